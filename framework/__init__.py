@@ -56,6 +56,9 @@ if TYPE_CHECKING:
         StoreLost,
         StoreTooNew,
         ToolError,
+        TriggerBusy,
+        TriggerNotFound,
+        TriggerPaused,
     )
     from framework.types.file import File
     from framework.types.media import MediaPart
@@ -146,6 +149,9 @@ __all__ = [
     "ToolResult",
     "ToolStat",
     "TraceEntry",
+    "TriggerBusy",
+    "TriggerNotFound",
+    "TriggerPaused",
     "Usage",
     "WorkSource",
     "embedder",

@@ -30,6 +30,7 @@ FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in fol
 HEAVY = {
     "anthropic",
     "botocore",
+    "cronsim",
     "google.auth",
     "google.genai",
     "openai",

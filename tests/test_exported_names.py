@@ -49,7 +49,8 @@ def test_the_public_names() -> None:
         "QueueFull", "ReachedBudget", "Refused", "Reject", "RequestError", "Respond", "Run", "RunBlocked", "RunBusy",
         "RunInfo", "RunNotFound", "RunOptions", "RunResult", "RunStream", "RunSuspended", "RunTaken", "RunWarning",
         "Runtime", "StepFailed", "Store", "StoreError", "StoreLost", "StoreTooNew", "Submitted", "TodoItem", "Tool",
-        "ToolCall", "ToolContext", "ToolError", "ToolResult", "ToolStat", "TraceEntry", "Usage", "WorkSource", "events",
+        "ToolCall", "ToolContext", "ToolError", "ToolResult", "ToolStat", "TraceEntry",
+            "TriggerBusy", "TriggerNotFound", "TriggerPaused", "Usage", "WorkSource", "events",
         "embedder", "executor", "filter_tools", "hook", "tool",
     }  # fmt: skip
 

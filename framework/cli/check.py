@@ -207,6 +207,8 @@ def _show_summary(generation: Generation, errors: int, warnings: int) -> None:
         click.echo(f"environment: {name} (agentsd.{name}.yaml over agentsd.yaml)")
     click.echo(f"agents: {', '.join(sorted(generation.agents)) or none}")
     click.echo(f"tools:  {own} and the built-in ones" if (own := generation.own_tools) else "tools:  the built-in ones")
+    if generation.triggers:
+        click.echo(f"triggers: {', '.join(sorted(generation.triggers))}")
     if silent := generation.external.not_contacted:
         click.echo(f"{counted(len(silent), 'server')} not contacted: {', '.join(sorted(silent))}; use --connect")
     for missing in _not_installed(generation):

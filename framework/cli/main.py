@@ -152,6 +152,7 @@ COMMANDS = {
     "config": "Compare two versions of a project; show and roll back those of a server.",
     "fleet": "Show the processes that share a store, and what waits where and why.",
     "grants": "List and revoke approvals that are remembered.",
+    "triggers": "List, run, pause and resume what starts runs by itself.",
     "budgets": "Show how much of the shared budgets is used.",
     "runs": "List, show, decide, resume, cancel, replay and export stored runs.",
     "conversations": "List, show, fork, export, import or delete conversations.",

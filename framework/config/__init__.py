@@ -6,6 +6,7 @@ In reading order; each module imports only from those below it:
     editing        Shows files to people without secrets, and writes their edits.
     schema         JSON Schemas of the project's files for editors, with the names in a project.
     generations    Builds, compares, publishes and archives generations: immutable versions of the configuration.
+    triggers       Reads and checks trigger files, and computes the times of cron expressions.
     agents         Compiles agent files and tool sources, checks their references and keeps last good versions.
     templates      Analyzes, checks and renders prompt templates in a sandbox with bounded work.
     snapshot       The files of a project at one moment, and the scanner that reads them.

@@ -20,7 +20,15 @@ from yaml.events import CollectionEndEvent, CollectionStartEvent, MappingStartEv
 
 from framework.config.api_keys import ApiKey
 from framework.config.overlay import is_settings_file
-from framework.config.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, is_read_below, source_digest
+from framework.config.snapshot import (
+    AGENTS,
+    PLUGINS,
+    PROJECT_FOLDERS,
+    PROMPTS,
+    TRIGGERS,
+    is_read_below,
+    source_digest,
+)
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.config.yaml.parse import mask_key_like
 from framework.tools.files import SKILL_FILES
@@ -79,6 +87,8 @@ def readable_text(path: str, source: bytes) -> FileText:
 def _secrets_of(path: str) -> Collection[str]:
     if is_settings_file(path):
         return SECRET_SETTINGS
+    if path.startswith(TRIGGERS + "/"):
+        return ("webhook.secret",)
     return SECRETS_OF_SOURCES if path.startswith(PLUGINS + "/") and not path.endswith(".py") else ()
 
 
@@ -171,7 +181,8 @@ def edit_refusal(path: str, single_file: str | None = None) -> str | None:
     if is_settings_file(path):
         return "settings are edited on the server's machine only: they contain keys, and decide who may edit"
     if top in PROJECT_FOLDERS and top not in EDITABLE_FOLDERS:
-        kind = "plugins are code" if top == PLUGINS else "documents of APIs decide what tools do"
+        kinds = {PLUGINS: "plugins are code", TRIGGERS: "triggers start runs by themselves"}
+        kind = kinds.get(top, "documents of APIs decide what tools do")
         return f"{kind}: they are edited on the server's machine only"
     if not single_file and top in EDITABLE_FOLDERS and _is_plain(below) and is_read_below(below, PROJECT_FOLDERS[top]):
         return None

@@ -26,6 +26,7 @@ from framework.types.case import CaseFile
 from framework.types.frozen import Duration
 from framework.types.spec import AgentSpec, ToolPattern
 from framework.types.tool_servers import Sources
+from framework.types.trigger import TriggerSpec
 
 EditorSchema = dict[str, Any]
 
@@ -327,13 +328,21 @@ def _split_annotations(node: EditorSchema) -> tuple[EditorSchema, EditorSchema]:
     return annotations, {key: value for key, value in node.items() if key not in _ANNOTATIONS}
 
 
-SchemaKind = Literal["agent", "cases", "settings", "sources"]
+def trigger_schema(names: ProjectNames) -> EditorSchema:
+    """Return the schema of a trigger file, with a project's agents as completions."""
+    schema = _generate(TriggerSpec, "urn:agentsd:trigger")
+    schema["properties"]["agent"] = _offer(schema["properties"]["agent"], names.agents)
+    return schema
+
+
+SchemaKind = Literal["agent", "cases", "settings", "sources", "trigger"]
 """The kinds of YAML files of a project."""
 SCHEMAS: Mapping[SchemaKind, Callable[[ProjectNames], EditorSchema]] = {
     "agent": agent_schema,
     "cases": cases_schema,
     "settings": settings_schema,
     "sources": sources_schema,
+    "trigger": trigger_schema,
 }
 
 

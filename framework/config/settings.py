@@ -92,6 +92,8 @@ class MaxRunning(Frozen):
         kind, _, name = key.partition(":")
         if kind == "tenant":
             return self.tenant
+        if kind == "trigger":  # runs of a trigger with `overlap: queue`
+            return 1
         return (self.agents if kind == "agent" else self.models).get(name)
 
 
@@ -315,7 +317,7 @@ def _overlap(one: str, other: str) -> bool:
     return one == other or is_inside(split_path(one), other) or is_inside(split_path(other), one)
 
 
-_OTHER_FOLDERS = frozenset((".", "agents.d", "prompts", "plugins", "openapi", ".agentsd"))
+_OTHER_FOLDERS = frozenset((".", "agents.d", "prompts", "plugins", "openapi", "triggers.d", ".agentsd"))
 """Folders that cannot contain skills: the project itself, and those with other files of it."""
 
 

@@ -26,12 +26,13 @@ from framework.types.strict_json import DATA_SUFFIX
 from framework.types.tool_servers import DOCUMENTS_FOLDER
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
-API_DOCUMENTS = DOCUMENTS_FOLDER
+API_DOCUMENTS, TRIGGERS = DOCUMENTS_FOLDER, "triggers.d"
 PROJECT_FOLDERS: Mapping[str, tuple[str, ...]] = {
     AGENTS: (".yaml", ".yml", DATA_SUFFIX),
     PROMPTS: (".j2",),
     PLUGINS: (".py", ".yaml", ".yml"),
     API_DOCUMENTS: (".yaml", ".yml", ".json"),
+    TRIGGERS: (".yaml", ".yml"),
 }
 """The watched folders, and the suffixes of the files that are read in each."""
 TEST_SUFFIXES = (".test.yaml", ".test.yml")

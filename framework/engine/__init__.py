@@ -2,6 +2,7 @@
 
 In reading order; each module imports only from those below it:
 
+    triggers      Starts runs at the times of cron expressions, and for deliveries of webhooks.
     runtime       The embeddable runtime: starts, resumes, cancels and persists runs.
     work          What delivers queued and interrupted runs to the processes that execute them.
     plan          The plan executor: plan, get approval, execute the steps, answer from their results.

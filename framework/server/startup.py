@@ -24,6 +24,7 @@ from framework.engine.runtime.background import ESSENTIAL, essential
 from framework.engine.runtime.presence import Presence, ProcessKind
 from framework.engine.runtime.project import project_folder
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.triggers import Triggers
 from framework.engine.work.choice import open_work
 from framework.engine.work.source import PeriodicJob
 from framework.llm.providers import import_sdks
@@ -155,6 +156,7 @@ async def housekeeping(
         work.repeat(PeriodicJob("expire", _EACH_MINUTE, partial(_guarded, metrics, expire)))
         if not work.repeat(PeriodicJob("prune", _EACH_HOUR, partial(_guarded, metrics, prune))):
             jobs.append((_PRUNE_INTERVAL_SECONDS, prune))
+    jobs.append((_SWEEP_INTERVAL_SECONDS, Triggers(runtime).tick))
     loop = asyncio.get_running_loop()
     tasks = [
         essential(loop.create_task(_repeat(metrics, interval, job), name="housekeeping")) for interval, job in jobs

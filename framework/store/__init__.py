@@ -9,6 +9,7 @@ In reading order; each module imports only from those below it:
     record              Writes one run that this process holds: each step is one transaction.
     pruning             Deletes old data in many small transactions, and shrinks a SQLite file.
     queue               Queued runs: enqueue, claim, start; runs of other processes: take over, release.
+    triggers            SQL for triggers: what each has started, up to when, and whether it is paused.
     conversations       SQL for conversations and the files in messages: load, list, fork, delete.
     notes               Notes that agents keep across conversations: save, find, list, forget.
     grants              SQL of approvals that are remembered, and counts of calls per period.

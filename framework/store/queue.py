@@ -206,7 +206,7 @@ def release_for_others(
 MAX_WAITING_RUNS = 20
 """Maximum number of runs of one conversation that wait in the queue."""
 IDEMPOTENCY_SECONDS = 24 * 3600.0
-"""How long an idempotency key is valid after its request was saved."""
+"""How long an idempotency key is valid after its time. Longer ones have a later time than their request."""
 
 
 def check_queue(request: RunRequest, open_run: str | None, waiting: int) -> None:
@@ -301,7 +301,8 @@ def insert_key(connection: sa.Connection, idempotency: IdempotencyKey, run_id: s
         IdempotencyConflict: the key was used for a different request.
     """
     columns = idempotency_keys.c
-    row = {"digest": idempotency.digest, "run_id": run_id, "created_at": now}
+    created_at = now + idempotency.seconds - IDEMPOTENCY_SECONDS
+    row = {"digest": idempotency.digest, "run_id": run_id, "created_at": created_at}
     key = content_digest(f"{len(idempotency.scope)}:{idempotency.scope}{idempotency.key}")
     is_expired = columns.created_at <= now - IDEMPOTENCY_SECONDS
     upsert = insert_into(idempotency_keys, connection.dialect.name).values(key=key, **row)

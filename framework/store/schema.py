@@ -310,6 +310,24 @@ call_counts = sa.Table(
 )
 """Number of calls in a period that count for an `at_most` of a grant or rule."""
 
+triggers = sa.Table(
+    "agentsd_triggers",
+    metadata,
+    _name("name"),
+    sa.Column("schedule", sa.Text, nullable=False, server_default=""),
+    sa.Column("handled_until", sa.Double, nullable=False),
+    sa.Column("paused_at", sa.Double),
+    sa.Column("paused_by", sa.Text),
+    sa.Column("last_run", sa.Text),
+    sa.Column("last_at", sa.Double),
+    sa.Column("note", sa.Text),
+    sqlite_with_rowid=False,
+)
+"""One row per trigger that a process has had. Times of its schedule up to `handled_until` start no run any more.
+
+`last_at` is when the trigger last started a run, `last_run`, or did not, because of `note`.
+"""
+
 
 def has_status(status: Status) -> sa.ColumnElement[bool]:
     """Return the condition that a run has a status. It is a literal, because partial indexes need one."""
@@ -495,16 +513,20 @@ def _grants(connection: sa.Connection) -> None:
     metadata.create_all(connection, [grants, call_counts], checkfirst=False)
 
 
+def _triggers(connection: sa.Connection) -> None:
+    triggers.create(connection)
+
+
 def _add_column(connection: sa.Connection, column: sa.Column[Any]) -> None:
     definition = CreateColumn(column).compile(dialect=connection.dialect)
     connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
 
 
-MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes, 4: _grants}
+MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes, 4: _grants, 5: _triggers}
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1}
+_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
 """The oldest schema version of code that may use a database of this version."""
 _DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
 """The table of versions before their numbers started at 1 again."""

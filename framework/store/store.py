@@ -17,6 +17,7 @@ from pydantic_core import PydanticSerializationError
 from framework.store import conversations as sql_conversations
 from framework.store import queue as sql_queue
 from framework.store import runs as sql_runs
+from framework.store import triggers as sql_triggers
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
 from framework.store.grants import StoredGrants
 from framework.store.limits import RunOffers, acquire_slots, load_counters
@@ -38,6 +39,7 @@ from framework.store.record import RowBatch, SqlRecord, copied_columns, statemen
 from framework.store.runs import StateDiff, decode_spans, history_rows
 from framework.store.schema import blueprints, conversation_key, conversations, has_status, runs, storable
 from framework.store.signals import StoreSignals
+from framework.store.triggers import TriggerState
 from framework.store.types import (
     DEFAULT_LEASE_SECONDS,
     EMPTY_FORK_SECONDS,
@@ -316,7 +318,9 @@ class Store(StoreSignals):
         Raises:
             ConversationBusy: a run of the conversation is open or waits, and `request.queue` is not set.
             QueueFull: too many runs of the conversation wait.
-            IdempotencyConflict: the key was used for a different request.
+            IdempotencyConflict: the key was used for a different request, or the time of a trigger was handled.
+            TriggerBusy: the last run of the key's trigger has not ended, and it starts one run at a time.
+            TriggerPaused: the key's trigger is paused.
         """
         state, batch = request.queued_state(), RowBatch()
         with _serializing():
@@ -329,6 +333,8 @@ class Store(StoreSignals):
                 run_id = sql_queue.insert_key(connection, idempotency, request.run_id, self.now())
                 if run_id != request.run_id:
                     return run_id
+                if idempotency.trigger is not None:
+                    sql_triggers.note_use(connection, idempotency.trigger, request.run_id, self.now())
             sql_queue.insert_queued(connection, self._offers, request, state, row, self.now())
             batch.insert(connection, self._statements)
             return request.run_id
@@ -337,6 +343,28 @@ class Store(StoreSignals):
             return connection.execute(sa.select(runs.c.id).where(runs.c.id == request.run_id)).scalar_one_or_none()
 
         return await self._database.write(work, committed, is_request=True)
+
+    async def triggers(self) -> Mapping[str, TriggerState]:
+        """Return what each trigger has started, by name, also of triggers that were removed."""
+        return await self._database.read(sql_triggers.load_triggers)
+
+    async def register_trigger(self, name: str, schedule: str | None) -> TriggerState | None:
+        """Add a trigger, or note its new schedule; None: it was removed. Earlier times of a new one are not missed."""
+        now = self.now()
+        if schedule is not None:
+            return await self._database.write(lambda c: sql_triggers.register(c, name, schedule, now))
+        await self._database.write(lambda c: sql_triggers.forget_schedule(c, name))
+        return None
+
+    async def skip_trigger(self, name: str, tick: float | None, note: str) -> None:
+        """Note why a trigger starts no run now or, with `tick`, for the times of its schedule up to that one."""
+        await self._database.write(lambda c: sql_triggers.skip(c, name, tick, note, self.now()))
+
+    async def pause_trigger(self, name: str, *, is_paused: bool, by: str | None = None) -> bool:
+        """Pause or resume a trigger; return whether that changed anything. Times of a pause start no run afterwards."""
+        return await self._database.write(
+            lambda c: sql_triggers.pause(c, name, by, self.now(), is_paused=is_paused), is_request=True
+        )
 
     async def claim(
         self, limit: int, *, run_id: str | None = None, scope: WorkScope = EVERYTHING

@@ -333,6 +333,7 @@ _PROTECTED_NAMES = (
         "prompts",
         "plugins",
         "openapi",
+        "triggers.d",
         "skills",
         "skill.md",
         "agentsd.yaml",

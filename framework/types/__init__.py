@@ -12,6 +12,7 @@ In reading order; each module imports only from those below it:
     plan                What a run intends: plans, their cost before any step runs, and to-do lists.
     memory              Notes that agents keep across conversations, and the words by which they are found.
     grant               Approvals that are remembered, and how the settings bound them.
+    trigger             Trigger files (`triggers.d/*.yaml`): cron times and webhooks that start runs.
     tool_servers        Files of tool servers (`plugins/*.yaml`), and the settings of the sandbox.
     spec                An agent file. Editors and the reference page show the docstrings of its fields.
     messages            Messages, tool calls and results, and the transcript that a store keeps of them.

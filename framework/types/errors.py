@@ -156,6 +156,29 @@ class IdempotencyConflict(RequestError):
     http_status = 409
 
 
+class TriggerNotFound(RequestError):
+    """The project has no trigger with this name. Use one of those that the message lists."""
+
+    code = "trigger_not_found"
+    http_status = 404
+
+
+class TriggerBusy(RequestError):
+    """The last run of the trigger has not ended, and it starts one run at a time. See `overlap` in its file."""
+
+    code = "trigger_busy"
+    http_status = 409
+    retryable = True
+
+
+class TriggerPaused(RequestError):
+    """The trigger is paused. Resume it with `agentsd triggers resume`."""
+
+    code = "trigger_paused"
+    http_status = 503
+    retryable = True
+
+
 class RunBusy(RequestError):
     """The run is already in progress, here or in another process. Follow it, or wait until it ends."""
 

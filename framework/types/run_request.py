@@ -10,6 +10,7 @@ from pydantic import Field
 
 from framework.types.frozen import Frozen
 from framework.types.messages import Message
+from framework.types.report import Status
 from framework.types.state import RunState
 from framework.types.trace import TraceContext
 
@@ -70,6 +71,19 @@ FIRST_COME = QueuePlace()
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerUse:
+    """A run that a trigger starts. It is saved together with what the trigger has done."""
+
+    name: str
+    tick: float | None = None
+    """The time for which a cron trigger starts it. A time up to the last one that was handled starts no run."""
+    not_while: tuple[Status, ...] = ()
+    """Statuses of the trigger's last run with which it is refused."""
+    by_hand: bool = False
+    """Whether a person starts it, also while the trigger is paused."""
+
+
+@dataclass(frozen=True, slots=True)
 class IdempotencyKey:
     """A caller's key for a request: a repetition of the request returns the same run for 24 hours."""
 
@@ -78,3 +92,7 @@ class IdempotencyKey:
     key: str
     digest: str
     """Digest of the request. Another request with the same key is rejected."""
+    seconds: float = 24 * 3600.0
+    """How long the key is valid after its request was saved."""
+    trigger: TriggerUse | None = None
+    """The trigger that sends the request."""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from framework import Runtime
 from framework.cli.schema import refresh_schemas, write_schemas
 from framework.config.schema import (
+    SCHEMAS,
     ProjectNames,
     agent_schema,
     cases_schema,
@@ -453,7 +454,7 @@ def test_suggestions_include_the_projects_names(starter: Path) -> None:
 
 
 def test_schemas_are_written_only_when_they_change(tmp_path: Path) -> None:
-    files = [tmp_path / DATA_FOLDER / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
+    files = [tmp_path / DATA_FOLDER / f"{kind}.schema.json" for kind in SCHEMAS]
     assert write_schemas(tmp_path, NAMES) == files
     before = [path.stat().st_mtime_ns for path in files]
     assert write_schemas(tmp_path, NAMES) == []

@@ -70,7 +70,7 @@ QUESTIONS = {
     "confirm": "Questions and answers",
     "api key": "Questions and answers",
     "streaming curl": "Questions and answers",
-    "cron": "Questions and answers",
+    "cron": "Start runs by schedule or webhook",
     "rag": "Questions and answers",
     "memory across conversations": "Questions and answers",
     "unknown key": "Troubleshooting",

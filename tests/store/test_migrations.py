@@ -16,7 +16,17 @@ import sqlalchemy as sa
 
 from framework import Approve, ConfigError, Runtime, Tool, tool
 from framework.store.database import StoreClock, create_engine, parse_store_url
-from framework.store.schema import SCHEMA_VERSION, call_counts, conversations, grants, metadata, notes, runs, versions
+from framework.store.schema import (
+    SCHEMA_VERSION,
+    call_counts,
+    conversations,
+    grants,
+    metadata,
+    notes,
+    runs,
+    triggers,
+    versions,
+)
 from framework.store.store import Store
 from framework.store.types import Pruned, RunQuery
 from framework.store.usage import GROUPINGS, Period
@@ -32,7 +42,7 @@ in c2 of tenant b, and one of no conversation whose process was killed. Four are
 the killed process had claimed; "2" and "3" in the new conversation c3; "4" in c2."""
 ADDED = (*(runs.c[name] for name in ("copied_from", "rating", "rating_comment", "rated_by", "rated_at")),)
 ADDED_BY_VERSION_2 = (*ADDED, conversations.c.forked_from)
-LATER_TABLES = (notes, grants, call_counts)
+LATER_TABLES = (notes, grants, call_counts, triggers)
 """Tables that versions above 2 have added."""
 
 

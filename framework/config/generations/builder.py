@@ -43,6 +43,7 @@ from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_
 from framework.config.settings import Settings, unset_key_problems
 from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.templates.prompts import Prompts
+from framework.config.triggers import TriggerCache
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.child_processes import SHELL, why_unusable
 from framework.tools.plugins.loader import Plugin, plugins_of
@@ -100,7 +101,7 @@ class GenerationBuilder:
         skill_folders: Iterable[str] = (),
     ) -> None:
         self.skill_folders = tuple(skill_folders)
-        self._skills = SkillCache(self.skill_folders)
+        self._skills, self._triggers = SkillCache(self.skill_folders), TriggerCache()
         self._plugins = PluginCache(tools, root)
         self._models, self._settings, self._sources = models, settings, SourceCache()
         self._link_context = LinkContext(Toolbox({}), Prompts({}), executors, frozenset(), PriceList("", None, {}, ()))
@@ -252,7 +253,9 @@ class GenerationBuilder:
         problems += find_problems(SETTINGS_FILE, lambda: unused_limit_warnings(settings, source, agents, self._models))
         sdk_warnings = find_problems(SETTINGS_FILE, lambda: self._sdk_warnings(linked, settings, source))
         problems += find_problems(SETTINGS_FILE, lambda: self._sandbox_problems(settings.tools.sandbox, source, agents))
-        problems += [*sdk_warnings, *toolbox.problems, *prompts.problems(), *linker.problems]
+        broken = _broken_since_start(linker.broken, previous)
+        triggers, trigger_problems = self._triggers.read(snapshot, agents, broken)
+        problems += [*sdk_warnings, *toolbox.problems, *prompts.problems(), *linker.problems, *trigger_problems]
         return Generation(
             previous.number + 1,
             snapshot.digest,
@@ -269,8 +272,9 @@ class GenerationBuilder:
             settings=settings,
             external=external,
             skills=skills,
+            triggers=triggers,
             missing_sdks=tuple(sdk_warnings),
-            broken=_broken_since_start(linker.broken, previous),
+            broken=broken,
             budgets=with_used_budgets(budgets, previous.budgets, (agent.spec for agent in agents.values())),
         )
 

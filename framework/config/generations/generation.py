@@ -19,6 +19,7 @@ from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ComparisonGate, ReloadSettings, Settings
 from framework.config.snapshot import Cases, Snapshot, source_digest
 from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
+from framework.config.triggers import LoadedTrigger, trigger_changes
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.store.types import Blueprint
 from framework.tools.plugins.loader import Plugin, PluginLease, PluginLifecycle
@@ -59,6 +60,8 @@ class Generation:
     """The state of the tool servers when it was built."""
     skills: Mapping[str, AgentSkill] = field(default_factory=dict)
     """The valid Agent Skills of the project, by name."""
+    triggers: Mapping[str, LoadedTrigger] = field(default_factory=dict)
+    """What starts runs by itself, by name."""
     missing_sdks: tuple[Problem, ...] = ()
     """Warnings about models whose SDK is not installed."""
     plugins: tuple[Plugin, ...] = ()
@@ -270,6 +273,7 @@ def compare(generation: Generation, before: Generation) -> Compared:
             *diff_settings(before.settings, generation.settings),
             *diff_agents(old, new),
             *_skill_changes(before.agents, generation.agents, different),
+            *trigger_changes(before.triggers, generation.triggers),
         )
     except Exception as error:  # noqa: BLE001 - an edit that cannot be compared is rejected; the process continues
         problems = (*generation.rejection, problem_from_exception("the project's files", error))

@@ -381,8 +381,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "*", "**", "%", "//"})
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, finalize=_output)
+    def __init__(self, finalize: Callable[[Any], Any] | None = None, **options: Any) -> None:
+        """Create the environment. `finalize` is applied to each value that a template inserts."""
+        super().__init__(**options, finalize=(lambda value: finalize(_output(value))) if finalize else _output)
         self.filters.update(_filters())
         self.tests.update(_tests())
 

@@ -10,7 +10,8 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from framework.config.agents.compile import Agent
-from framework.config.settings import Settings
+from framework.config.generations.generation import Generation
+from framework.config.triggers import TRIGGER
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, RequestError, StoreError, is_scarcity
 from framework.types.state import RunState
@@ -172,9 +173,13 @@ class WorkerSlots:
         self._freed.set()
 
 
-def limits_of(state: RunState, agent: Agent, settings: Settings) -> dict[str, int]:
+def limits_of(state: RunState, agent: Agent, generation: Generation) -> dict[str, int]:
     """Return the numbers of runs in progress from which a submitted run waits, by key; see `MaxRunning.limits`."""
+    settings, trigger = generation.settings, generation.triggers.get(str(state.metadata.get(TRIGGER)))
     name = state.model or agent.spec.model or settings.model
     alias = settings.models.get(name)
     models = {name, alias.model} if alias else {name}
-    return settings.work.max_running.limits(agent.name, models, state.tenant)
+    limits = settings.work.max_running.limits(agent.name, models, state.tenant)
+    if trigger and trigger.spec.overlapping == "queue" and (state.user, state.tenant) == trigger.owner:
+        limits[f"{TRIGGER}:{trigger.name}"] = 1
+    return limits

@@ -417,7 +417,7 @@ class RunQueue:
         """Record and start a prepared run, and return its task; None if a limit on runs in progress is reached."""
         run_id = new.state.run_id
         try:
-            prepared = await self._starter.record(new, limits_of(new.state, new.route.agent, new.generation.settings))
+            prepared = await self._starter.record(new, limits_of(new.state, new.route.agent, new.generation))
         except RunBlocked:  # the store has released the run, and makes it ready when a slot is free
             self._launcher.drop(run_id)
             if claim.cancel_requested:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,14 @@ def test_the_limits_of_a_run_are_those_of_its_agent_model_alias_and_tenant(tmp_p
     async def body() -> None:
         models = {"slow": ScriptedModel(), "fast": ScriptedModel()}
         async with Runtime.open(tmp_path, settings=settings, models=models, watch=False) as runtime:
-            agents, state = runtime.catalog.current.agents, RunState(agent="a", tenant="t", messages=[])
+            live = runtime.catalog.current
+            agents, state = live.agents, RunState(agent="a", tenant="t", messages=[])
             named = {"agent:a": 5, "model:fast": 3, "model:openai/x": 20, "tenant:t": 10}
-            assert limits_of(state, agents["a"], settings) == named
-            assert limits_of(state, agents["b"], settings) == {"model:slow": 1, "tenant:t": 10}
+            assert limits_of(state, agents["a"], live) == named
+            assert limits_of(state, agents["b"], live) == {"model:slow": 1, "tenant:t": 10}
             state.model, state.tenant = "openai/x", None
-            assert limits_of(state, agents["b"], settings) == {"model:openai/x": 20, "tenant:": 10}
-            assert limits_of(state, agents["a"], Settings()) == {}
+            assert limits_of(state, agents["b"], live) == {"model:openai/x": 20, "tenant:": 10}
+            assert limits_of(state, agents["a"], replace(live, settings=Settings())) == {}
 
     within(body)
 
