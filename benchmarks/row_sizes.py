@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.harness import NotMeasured, Row, Table
 from examples.scale_demo.postgres import programs, server
 from framework import Runtime, tool
-from framework.engine.work.procrastinate import ProcrastinateSource
+from framework.engine.procrastinate import ProcrastinateSource
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn
 from framework.types.messages import ToolCall

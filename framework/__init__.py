@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from framework.engine.runtime.queue import Submitted
     from framework.engine.runtime.request import RunOptions
     from framework.engine.runtime.runtime import Runtime
-    from framework.engine.work.source import WorkSource
+    from framework.engine.work_source import WorkSource
     from framework.llm.capabilities import Prices
     from framework.store.store import Store
     from framework.store.types import RunInfo
@@ -206,7 +206,7 @@ _MODULES = {
     "ToolStat": "framework.types.report",
     "TraceEntry": "framework.types.report",
     "Usage": "framework.types.messages",
-    "WorkSource": "framework.engine.work.source",
+    "WorkSource": "framework.engine.work_source",
     "embedder": "framework.tools.declaration",
     "executor": "framework.tools.declaration",
     "filter_tools": "framework.tools.toolset",

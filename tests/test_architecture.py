@@ -51,7 +51,7 @@ HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.login"}  # with the
 HEAVY |= {"framework.tools.a2a_client"}  # with the A2A SDK, an extra
 HEAVY |= {"framework.store.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened
 HEAVY |= {"sqlalchemy.dialects.postgresql"}  # for a store in PostgreSQL
-HEAVY |= {"framework.engine.work.procrastinate"}  # with Procrastinate, an extra
+HEAVY |= {"framework.engine.procrastinate"}  # with Procrastinate, an extra
 HEAVY |= {"framework.server.a2a"}  # with the A2A SDK, an extra
 HEAVY |= {"framework.server.acp"}  # with the ACP SDK, an extra
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
@@ -124,8 +124,8 @@ TIME_OF_DAY = {
     "framework.config.generations.catalog": "times of spans",
     "framework.config.generations.history": "shows when files were edited and rolled back",
     "framework.engine.model_call.retry": "times of spans",
-    "framework.engine.routing.by_model": "times of spans",
-    "framework.engine.runtime.conversation": "shows when an item was changed",
+    "framework.engine.routing": "times of spans",
+    "framework.engine.runtime.start": "shows when an item was changed",
     "framework.llm.provider_errors": "compares with a date of the provider",
     "framework.server.openai.v1_routes": "the field `created` of responses and models",
     "framework.store.database": "the clock of a store begins with it",

@@ -1,1 +1,1 @@
-from framework.telemetry.redact import *
+from framework.types.redact import *

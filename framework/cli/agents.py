@@ -26,14 +26,14 @@ from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError, Prompts, shipped_templates
 from framework.config.yaml.agent_keys import written_agent
 from framework.engine.context.policy import VerdictKind
-from framework.engine.routing.rules import NO_AGENTS
+from framework.engine.routing import NO_AGENTS
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
 from framework.engine.runtime.project import Project, summarize_agents
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.call import ToolExplanation, explain_call, explain_tool, explain_tools
 from framework.llm.providers import api_format
 from framework.llm.tool_schemas import schema_changes, wire_schema
-from framework.store.grants import GrantQuery
+from framework.store.types import GrantQuery
 from framework.tools.files import BaseFolder
 from framework.tools.grants import grant_covers
 from framework.tools.tool import Tool

@@ -37,7 +37,7 @@ from framework.cli.trace_export import trace_export
 from framework.cli.transcripts import conversation_lines
 from framework.config.snapshot import AGENTS
 from framework.engine.context.events import RunStream
-from framework.engine.routing.rules import NO_AGENTS
+from framework.engine.routing import NO_AGENTS
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
 from framework.llm.providers import import_sdks

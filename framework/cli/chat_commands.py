@@ -22,10 +22,10 @@ from framework.cli.show import MARKS, as_visible_json, counted, requested_waterf
 from framework.cli.terminal import as_json_text, on_interrupt, raw_stderr, read_in_thread, wrapped_line, write_out
 from framework.cli.transcripts import turns_of
 from framework.config.agents.compile import Agent
-from framework.engine.routing.rules import known_route
-from framework.engine.runtime.conversation import load_conversation
+from framework.engine.routing import known_route
 from framework.engine.runtime.request import Caller, RunOptions, checked_inputs
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.start import load_conversation
 from framework.engine.tool_call.call import explain_tools
 from framework.llm.message_formats import exported
 from framework.store.types import Conversation

@@ -11,7 +11,7 @@ import click
 from framework.cli.location import ago, lenient_settings, locate, open_project_store
 from framework.cli.options import PROJECT_OPTION, project_path
 from framework.cli.show import NOTHING, counted, show_table
-from framework.store.fleet import read_fleet
+from framework.store.views import read_fleet
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import RequestError
 from framework.types.fleet import Fleet, FleetProcess, WaitingRuns

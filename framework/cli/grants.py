@@ -16,8 +16,7 @@ from framework.cli.project import read_project
 from framework.cli.show import NOTHING, counted, show_table
 from framework.engine.context.grants import why_void
 from framework.engine.runtime.project import Project
-from framework.store.grants import GrantQuery
-from framework.store.types import database_paths
+from framework.store.types import GrantQuery, database_paths
 from framework.types.errors import RequestError
 from framework.types.grant import Grant
 from framework.types.text import did_you_mean

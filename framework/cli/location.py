@@ -21,9 +21,9 @@ from framework.cli.terminal import escape_controls, say, wrapped_line
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
-from framework.replay.stored_run import StoredRun, load_stored_run
 from framework.store.types import Conversation, RunInfo, RunQuery
 from framework.store.url import open_store
+from framework.store.views import StoredRun, load_stored_run
 from framework.types.errors import ConfigError, RequestError, RunNotFound
 from framework.types.messages import Message
 from framework.types.problem import Problem

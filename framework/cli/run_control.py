@@ -19,7 +19,7 @@ from framework.cli.project import read_project
 from framework.cli.session import JsonLines, open_runtime, print_result, resume_run
 from framework.cli.show import Lines, short_id
 from framework.cli.terminal import is_terminal, prints_on_stderr
-from framework.replay.player import Difference, replay
+from framework.replay import Difference, replay
 from framework.store.types import OPEN_STATUSES
 from framework.tools.form import form_fields
 from framework.types.errors import RequestError, outcome_for

@@ -27,8 +27,8 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.startup import run_worker
 from framework.store.types import WorkScope
 from framework.store.url import shown_url
-from framework.telemetry.json_log import JsonFormatter
 from framework.telemetry.setup import collect_metrics
+from framework.telemetry.spans import JsonFormatter
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import AgentsdError, ConfigError, RequestError, exit_code_of
 from framework.types.extras import install_command

@@ -27,8 +27,8 @@ from framework.cli.project import read_project
 from framework.cli.runs import as_data
 from framework.cli.show import counted
 from framework.cli.terminal import as_json_text, write_out
-from framework.engine.runtime.conversation import ForkPoint, fork_conversation, load_conversation
 from framework.engine.runtime.request import Caller
+from framework.engine.runtime.start import ForkPoint, fork_conversation, load_conversation
 from framework.llm.message_formats import FORMS, Form, exported, imported_with_files
 from framework.store.types import Conversation, ConversationQuery, RunInfo
 from framework.types.errors import RequestError

@@ -2,14 +2,15 @@
 
 In reading order; each module imports only from those below it:
 
-    triggers      Starts runs at the times of cron expressions, and for deliveries of webhooks.
-    runtime       The embeddable runtime: starts, resumes, cancels and persists runs.
-    work          What delivers queued and interrupted runs to the processes that execute them.
-    plan          The plan executor: plan, get approval, execute the steps, answer from their results.
-    run           One run in progress: the methods that executors call, and how an executor is driven.
-    run_report    What a run reports: spans, metrics, closing events, its result.
-    routing       Chooses the agent for a message: by rules, or by asking a model.
-    model_call    One model call: request, retries, fallbacks, reply.
-    tool_call     One tool call: limits, policy, approval, execution, result.
-    context       The state, policy, budget and journal that every part of a run uses.
+    triggers       Starts runs at the times of cron expressions, and for deliveries of webhooks.
+    runtime        The embeddable runtime: starts, resumes, cancels and persists runs.
+    procrastinate  Delivers runs to several processes through Procrastinate, in PostgreSQL.
+    work_source    The protocol of what delivers queued and interrupted runs, and the source in the process itself.
+    plan           The plan executor: plan, get approval, execute the steps, answer from their results.
+    run            One run in progress: the methods that executors call, and how an executor is driven.
+    run_report     What a run reports: spans, metrics, closing events, its result.
+    routing        Chooses the agent for a message: by rules, or by asking a model.
+    model_call     One model call: request, retries, fallbacks, reply.
+    tool_call      One tool call: limits, policy, approval, execution, result.
+    context        The state, policy, budget and journal that every part of a run uses.
 """

@@ -16,13 +16,9 @@ from pydantic import BaseModel, SecretStr
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.events import next_event
-from framework.engine.context.run_context import (
-    RunContext,
-    model_attributes,
-    record_pending,
-    usage_attributes,
-)
-from framework.engine.routing.rules import Route
+from framework.engine.context.model_clients import model_attributes, usage_attributes
+from framework.engine.context.run_context import RunContext, record_pending
+from framework.engine.routing import Route
 from framework.store.types import ANSWERED_STATUSES
 from framework.telemetry import names
 from framework.telemetry.content import Content, content_mode

@@ -2,11 +2,8 @@
 
 In reading order; each module imports only from those below it:
 
-    gate        The gate of `reload.gate`, without the modules that run test cases.
-    comparison  Runs the same cases on two versions, and compares the results.
-    statistics  The interval of a paired difference, and its verdict.
+    comparison  Runs the same cases on two versions, and decides from the results whether one is worse.
     runner      Runs cases in a real runtime, with a scripted model, and checks what the runs did.
-    judge       Has a model judge an answer against a rubric.
-    suite       Reads and validates the cases of a project.
+    suite       Reads and validates the cases of a project; judges of answers.
     export      Exports a recorded run as a case.
 """

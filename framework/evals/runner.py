@@ -21,8 +21,7 @@ from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.evals.judge import Judged, judge_answer
-from framework.evals.suite import PlacedCase, read_suite
+from framework.evals.suite import Judged, PlacedCase, judge_answer, read_suite
 from framework.llm.client import ModelClient, ModelRequest, ScriptedModel, Turn
 from framework.llm.providers import OFFLINE
 from framework.store.store import Store

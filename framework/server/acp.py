@@ -28,9 +28,9 @@ from acp import schema
 from acp.stdio import stdio_streams
 
 from framework.config.settings import Settings
-from framework.engine.runtime.conversation import load_conversation
 from framework.engine.runtime.request import Caller, RunOptions
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.start import load_conversation
 from framework.server.protocol_texts import confirmation_text, reason_text
 from framework.server.startup import ended_by_signals, protocol_streams
 from framework.store.types import Conversation, ConversationQuery

@@ -20,7 +20,7 @@ from framework.config.templates.prompt_check import NO_RUN
 from framework.config.templates.prompts import PROMPTS_FOLDER, PromptError
 from framework.config.yaml.agent_keys import written_path
 from framework.config.yaml.document import DEFAULT_PLACE
-from framework.engine.routing.rules import default_route
+from framework.engine.routing import default_route
 from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, render_prompt
 from framework.engine.runtime.project import AgentSummary, summarize_agents
 from framework.engine.runtime.request import checked_inputs

@@ -15,7 +15,7 @@ from framework.server.identity import Identity, identity_of, requires
 from framework.server.openapi import ResponseModel, error_responses
 from framework.server.request_handling import PageSize, verbatim_response
 from framework.server.run_schemas import Id
-from framework.store.grants import GrantQuery
+from framework.store.types import GrantQuery
 from framework.types.grant import Grant, GrantScope, When, Width
 
 _MAX_GRANTS = 1000

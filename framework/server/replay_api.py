@@ -16,14 +16,14 @@ from framework.config.templates.prompts import PROMPTS_FOLDER
 from framework.engine.plan.executor import EXECUTORS
 from framework.evals.export import export_case
 from framework.evals.suite import case_file
-from framework.replay.player import Difference, DifferenceKind, replay
-from framework.replay.stored_run import StoredRun, load_stored_run
+from framework.replay import Difference, DifferenceKind, replay
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.event_stream import until_client_leaves
 from framework.server.identity import identity_of, require, requires
 from framework.server.openapi import ResponseModel, error_responses
 from framework.server.request_handling import IdempotencyHeader, KeyedResponses, json_response, verbatim_response
 from framework.server.run_service import RunService
+from framework.store.views import StoredRun, load_stored_run
 from framework.types.redact import redact
 from framework.types.state import RunState
 

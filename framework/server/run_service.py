@@ -9,16 +9,16 @@ from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import quote
 
-from framework.engine.runtime.conversation import several_owners
 from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.start import several_owners
 from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
 from framework.server.identity import LOCAL, Identity, agent_for
 from framework.server.key_limits import KeyLimits
-from framework.store.fleet import read_fleet
 from framework.store.types import Conversation, ConversationInfo, ConversationQuery, RunInfo, RunQuery
 from framework.store.usage import Grouping, Period, UsageReport
+from framework.store.views import read_fleet
 from framework.types.errors import ConversationNotFound, RequestError, RunNotFound
 from framework.types.events import Event
 from framework.types.fleet import Fleet

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 
-from framework.engine.runtime.conversation import fork_conversation as copy_conversation
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.start import fork_conversation as copy_conversation
 from framework.server.errors import run_error_body
 from framework.server.event_stream import (
     EncodedEvent,

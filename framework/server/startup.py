@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 from framework.config.agents.models import named_models
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.engine.routing.rules import NO_AGENTS
+from framework.engine.routing import NO_AGENTS
 from framework.engine.runtime.background import ESSENTIAL, essential
 from framework.engine.runtime.presence import Presence, ProcessKind
 from framework.engine.runtime.project import project_folder
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.triggers import Triggers
-from framework.engine.work.choice import open_work
-from framework.engine.work.source import PeriodicJob
+from framework.engine.work_source import EmbeddedSource, PeriodicJob, WorkSource
 from framework.llm.providers import import_sdks
 from framework.store.types import EVERYTHING, WorkScope
 from framework.store.url import MEMORY_URL, open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, ClockRefused, ConfigError, StoreError, StoreLost, StoreTooNew
+from framework.types.extras import install_command
 from framework.types.fleet import ProcessDetails
 
 if TYPE_CHECKING:
@@ -427,3 +427,46 @@ def _checked(runtime: Runtime, scope: WorkScope) -> Runtime:
     for name in sorted(scope.agents or ()):
         current.agent(name)
     return runtime
+
+
+@asynccontextmanager
+async def open_work(
+    settings: Settings, root: Path, capacity: int, scope: WorkScope = EVERYTHING
+) -> AsyncIterator[WorkSource]:
+    """Open the work source of a server process.
+
+    Args:
+        settings: the store, and `work.engine`.
+        root: the project folder.
+        capacity: number of runs that the process executes at once; 0: it only accepts them.
+        scope: the runs that it executes.
+
+    Raises:
+        ConfigError: the work source does not fit the store, or its package is missing.
+        StoreError: its tables cannot be created.
+    """
+    url, engine = settings.store.url.get_secret_value(), settings.work.engine
+    is_postgres = url.partition("+")[0].partition(":")[0] in ("postgresql", "postgres")
+    if engine == "procrastinate" and not is_postgres:
+        raise ConfigError(
+            "work.engine: procrastinate needs a store in PostgreSQL: set store.url to one, or work.engine to auto"
+        )
+    if capacity == 0 and url == MEMORY_URL:
+        raise ConfigError(
+            "store.url: nothing would execute the runs, because other processes cannot see a store in memory: "
+            "set store.url to a SQLite file or PostgreSQL, or leave out --no-work"
+        )
+    if engine == "embedded" or not is_postgres:
+        yield EmbeddedSource(capacity, scope)
+        return
+    try:
+        from framework.engine.procrastinate import ProcrastinateSource
+    except ModuleNotFoundError as missing:
+        if missing.name in {"procrastinate", "psycopg", "psycopg_pool", "sqlalchemy"}:
+            raise ConfigError(
+                "work.engine: delivering runs through PostgreSQL needs Procrastinate:"
+                f" {install_command('agentsd[postgres]')}, or set work.engine to embedded in all processes of the store"
+            ) from None
+        raise
+    async with ProcrastinateSource.open(url, root, capacity, scope) as source:
+        yield source

@@ -4,7 +4,7 @@ In reading order; each module imports only from those below it:
 
     url                 Opens a store by its URL.
     memory              A store in memory, until the process ends: a SQLite database without a file.
-    fleet               Reports who executes the runs of a store, and what waits where and why.
+    views               Reads from several tables: a run for replays, and the processes with what waits for them.
     store               The store: each method is one transaction.
     record              Writes one run that this process holds: each step is one transaction.
     pruning             Deletes old data in many small transactions, and shrinks a SQLite file.

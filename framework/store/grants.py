@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from framework.store.database import Database
 from framework.store.schema import call_counts, grants, insert_into, to_sql_text
+from framework.store.types import GrantQuery
 from framework.types.grant import CallRate, Grant
 
 _STATE = ("revoked_at", "revoked_by", "uses", "last_used_at")
 _KEPT_SECONDS = 30 * 86400.0
 """How long a grant is listed after it has expired."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrantQuery:
-    """Filter for grants. Unset fields match everything."""
-
-    id: str | None = None
-    agent: str | None = None
-    """Name of the agent, or of an agent with its callers, as in `desk/billing`."""
-    tool: str | None = None
-    tenant: str | None = None
-    without_tenant: bool = False
-    """Only grants that have no tenant."""
-    user: str | None = None
-    without_user: bool = False
-    """Only grants that have no user."""
-    active_at: float | None = None
-    """Only grants that have neither expired nor been revoked at this Unix time."""
-    limit: int = 1000
 
 
 def insert_grants(connection: sa.Connection, new: Sequence[Grant]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from operator import mul
 from typing import Any
@@ -18,9 +17,9 @@ import sqlalchemy as sa
 
 from framework.store.database import Database
 from framework.store.schema import conversation_id_of, conversation_key, insert_into, notes, storable, to_sql_text
+from framework.store.types import NoteQuery
 from framework.types.errors import RequestError
-from framework.types.memory import Note, NoteOwner, index_words, query_words
-from framework.types.spec import MemoryScope
+from framework.types.memory import Embedding, Note, NoteOwner, index_words, query_words
 
 MAX_VECTORS = 2000
 """Number of notes of an owner, those used last, whose vectors are compared."""
@@ -35,34 +34,6 @@ _INDEX_SQL = (
 )
 """Created with the first note. The triggers keep the index complete, whatever deletes notes."""
 _COLUMNS = [column for column in notes.c if column.name not in ("no", "owner", "words", "embedder", "vector")]
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """A text as a vector."""
-
-    embedder: str
-    """The function that made it. Vectors of others are not compared with it."""
-    vector: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class NoteQuery:
-    """Filter for a list of notes. Unset fields match everything."""
-
-    ids: Collection[str] | None = None
-    tenant: str | None = None
-    user: str | None = None
-    without_tenant: bool = False
-    """Only notes of runs without a tenant."""
-    agents: Collection[str] | None = None
-    """Only notes that these agents saved."""
-    scope: MemoryScope | None = None
-    search: str | None = None
-    """Only notes that contain this text, in upper or lower case."""
-    before: str | None = None
-    """Only notes saved before the note with this id. Used for paging."""
-    limit: int | None = None
 
 
 class Notes:

@@ -15,6 +15,7 @@ from framework.types.errors import RequestError
 from framework.types.events import Event
 from framework.types.messages import Message, Summary
 from framework.types.report import Status
+from framework.types.spec import MemoryScope
 from framework.types.state import Rating, RatingValue, RunState
 from framework.types.trace import SpanRecord
 
@@ -495,3 +496,41 @@ def database_paths(url: str, root: Path) -> tuple[Path, ...]:
         return ()
     file = (root / name).resolve()
     return tuple(file.with_name(f"{file.name}{suffix}") for suffix in _SUFFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantQuery:
+    """Filter for grants. Unset fields match everything."""
+
+    id: str | None = None
+    agent: str | None = None
+    """Name of the agent, or of an agent with its callers, as in `desk/billing`."""
+    tool: str | None = None
+    tenant: str | None = None
+    without_tenant: bool = False
+    """Only grants that have no tenant."""
+    user: str | None = None
+    without_user: bool = False
+    """Only grants that have no user."""
+    active_at: float | None = None
+    """Only grants that have neither expired nor been revoked at this Unix time."""
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NoteQuery:
+    """Filter for a list of notes. Unset fields match everything."""
+
+    ids: Collection[str] | None = None
+    tenant: str | None = None
+    user: str | None = None
+    without_tenant: bool = False
+    """Only notes of runs without a tenant."""
+    agents: Collection[str] | None = None
+    """Only notes that these agents saved."""
+    scope: MemoryScope | None = None
+    search: str | None = None
+    """Only notes that contain this text, in upper or lower case."""
+    before: str | None = None
+    """Only notes saved before the note with this id. Used for paging."""
+    limit: int | None = None

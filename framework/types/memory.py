@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -108,3 +108,12 @@ def _words(text: str) -> Iterator[tuple[str, bool]]:
                 yield from ((part[at : at + 2], True) for at in range(len(part) - 1))
             elif plain := "".join(one for one in unicodedata.normalize("NFKD", part) if one.isalnum()):
                 yield plain, True
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A text as a vector."""
+
+    embedder: str
+    """The function that made it. Vectors of others are not compared with it."""
+    vector: Sequence[float]

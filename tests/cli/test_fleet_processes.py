@@ -12,10 +12,10 @@ from pathlib import Path
 from examples.scale_demo.postgres import new_database
 from framework import Runtime
 from framework.config.settings import Settings
-from framework.engine.work.choice import open_work
-from framework.store.fleet import read_fleet
+from framework.server.startup import open_work
 from framework.store.store import Store
 from framework.store.url import open_store
+from framework.store.views import read_fleet
 from framework.types.fleet import Fleet
 from framework.types.state import RunState
 from tests.support.commands import agentsd_in_process

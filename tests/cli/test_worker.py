@@ -11,7 +11,7 @@ import pytest
 
 from framework import Runtime
 from framework.config.settings import Settings
-from framework.engine.work.choice import open_work
+from framework.server.startup import open_work
 from framework.store.url import open_store
 from framework.types.state import RunState
 from tests.support.commands import agentsd

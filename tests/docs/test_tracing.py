@@ -18,9 +18,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework import Approve, ModelError, Respond, Runtime, tool
-from framework.evals.judge import Judgement
 from framework.evals.runner import CaseRunner
-from framework.evals.suite import read_suite
+from framework.evals.suite import Judgement, read_suite
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.tool import HostedOutput

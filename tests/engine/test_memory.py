@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from framework import Approve, Reject, RunResult, Runtime, tool
 from framework.llm.client import ModelRequest
 from framework.llm.message_shape import estimate_tokens
-from framework.store.notes import NoteQuery
+from framework.store.types import NoteQuery
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.types.memory import Note
 from tests.support.cases import cases

@@ -11,7 +11,7 @@ import pytest
 
 from framework import ConfigError, Runtime
 from framework.config.settings import ComparisonGate, ReloadSettings, Settings
-from framework.evals.judge import Judgement
+from framework.evals.suite import Judgement
 from framework.llm.client import ModelRequest, ScriptedModel, Turn
 from framework.types.errors import ModelError
 from framework.types.events import ConfigRejected

@@ -12,7 +12,7 @@ import pytest
 from framework import ConfigError, Runtime, tool
 from framework.config.settings import ComparisonGate, ReloadSettings, Settings
 from framework.evals import comparison, runner
-from framework.evals.judge import Judgement
+from framework.evals.suite import Judgement
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import GenerationNotFound
 from framework.types.events import ConfigRejected, ConfigReloaded

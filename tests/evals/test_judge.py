@@ -14,9 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from framework import Runtime, tool
 from framework.evals.comparison import Pair, compare_pairs
-from framework.evals.judge import Judged, Judgement, Label, Vote
 from framework.evals.runner import Attempt, CaseRunner, Check
-from framework.evals.suite import PlacedCase, read_suite
+from framework.evals.suite import Judged, Judgement, Label, PlacedCase, Vote, read_suite
 from framework.llm.client import ModelRequest, Turn
 from framework.testing import ScriptedModel
 from framework.types.case import Judge

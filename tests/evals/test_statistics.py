@@ -8,7 +8,7 @@ from math import erf, sqrt
 
 import pytest
 
-from framework.evals.statistics import MAX_REPEATS, Comparison, Unit, compare_units, paired_interval, verdict_of
+from framework.evals.comparison import MAX_REPEATS, Comparison, Unit, compare_units, paired_interval, verdict_of
 
 TABLES = 1000
 

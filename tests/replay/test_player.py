@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from framework import Approve, ModelError, Reject, Respond, RunResult, Runtime, ToolError, tool
 from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import parse
-from framework.engine.routing.by_model import RouteChoice
+from framework.engine.routing import RouteChoice
 from framework.evals.export import export_case
 from framework.evals.suite import case_file
 from framework.llm.client import ModelRequest
-from framework.replay.player import Difference, replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import Difference, replay
+from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.case import CaseFile
 from framework.types.plan import PlanDraft, StepDraft

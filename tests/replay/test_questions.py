@@ -11,8 +11,8 @@ import pytest
 from framework import Respond, Runtime
 from framework.evals.export import export_case
 from framework.evals.suite import case_file
-from framework.replay.player import Difference, replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import Difference, replay
+from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.state import Decision
 from tests.support.commands import agentsd

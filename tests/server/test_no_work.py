@@ -12,8 +12,7 @@ import pytest
 
 from framework import Runtime
 from framework.config.settings import Settings
-from framework.engine.work.choice import open_work
-from framework.server.startup import housekeeping
+from framework.server.startup import housekeeping, open_work
 from framework.store.url import open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls

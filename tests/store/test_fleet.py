@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from framework.store.fleet import read_fleet
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import Blueprint, Conversation, RunQuery
+from framework.store.views import read_fleet
 from framework.types.fleet import Fleet, ProcessDetails
 from framework.types.messages import Message
 from framework.types.state import RunState

@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from framework import Approve, Runtime, StoreError
-from framework.engine.work.source import EmbeddedSource
+from framework.engine.work_source import EmbeddedSource
 from framework.store.database import StoreClock, create_engine, parse_store_url
-from framework.store.fleet import read_fleet
 from framework.store.schema import SCHEMA_VERSION
 from framework.store.store import Store
+from framework.store.views import read_fleet
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import StoreTooNew
 from tests.support.submitted_runs import Gate, project

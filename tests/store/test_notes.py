@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.store.notes import Embedding, NoteQuery, note_row
+from framework.store.notes import note_row
 from framework.store.schema import notes
 from framework.store.store import Store
-from framework.store.types import Conversation
+from framework.store.types import Conversation, NoteQuery
 from framework.types.errors import RequestError
-from framework.types.memory import MAX_NOTE_CHARS, Note, NoteOwner, index_words, note_id, query_words
+from framework.types.memory import MAX_NOTE_CHARS, Embedding, Note, NoteOwner, index_words, note_id, query_words
 from framework.types.messages import Message
 from framework.types.spec import MemoryScope
 from framework.types.state import RunState

@@ -37,7 +37,7 @@ IMPORTED = (
     "framework.cli.location",
     "framework.cli.run",
     "framework.cli.serve",
-    "framework.engine.work.procrastinate",
+    "framework.engine.procrastinate",
     "framework.llm.offline",
     "framework.server.mcp",
     "framework.server.process",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from framework import Runtime, tool
-from framework.telemetry.json_log import JsonFormatter
+from framework.telemetry.spans import JsonFormatter
 from framework.testing import ScriptedModel, calls
 from tests.support.commands import agentsd
 from tests.support.projects import agent, write

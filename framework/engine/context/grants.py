@@ -13,13 +13,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from framework.config.agents.compile import Agent
 from framework.config.api_keys import ApiKey
 from framework.config.settings import Settings
 from framework.engine.context.policy import Policy
-from framework.store.grants import GrantQuery, StoredGrants
+from framework.store.types import GrantQuery
 from framework.tools.conditions import rule_matches
 from framework.tools.files import BaseFolder
 from framework.tools.grants import chosen_names, digest_of, fault_in, grant_covers, widths_for
@@ -38,6 +38,9 @@ from framework.types.grant import (
 from framework.types.spec import RISKS, Rule
 from framework.types.state import Approve, Confirmation, Decision, RunState
 from framework.types.strict_json import content_digest
+
+if TYPE_CHECKING:
+    from framework.store.grants import StoredGrants
 
 log = logging.getLogger(__name__)
 

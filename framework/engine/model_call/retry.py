@@ -40,16 +40,9 @@ from typing import Any, Self
 from framework.config.agents.models import OPT_OUT_HINT, price_hint
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.agent_keys import written_path
+from framework.engine.context.model_clients import ModelCaller, NamedClient, Permit, model_attributes, usage_attributes
 from framework.engine.context.policy import defined_at
-from framework.engine.context.run_context import (
-    ModelCaller,
-    NamedClient,
-    Permit,
-    RunContext,
-    model_attributes,
-    require_accepted,
-    usage_attributes,
-)
+from framework.engine.context.run_context import RunContext, require_accepted
 from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, without_thoughts
 from framework.llm.capabilities import accepted_settings, unsupported_settings, with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed

@@ -23,8 +23,9 @@ from pydantic import BaseModel, ValidationError
 from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables
 from framework.config.templates.prompts import PromptError
 from framework.conversation import extend_summary, last_messages, summarized_count
+from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.context.policy import ExpectedUse
-from framework.engine.context.run_context import ModelCaller, NamedClient, RunContext
+from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.retry import complete_with_retries, with_files
 from framework.engine.tool_call.memory import recall, recalled_messages
 from framework.engine.tool_call.results import record_final_answer

@@ -4,6 +4,5 @@ In reading order; each module imports only from those below it:
 
     executor      The plan executor's main loop, from the first plan to the answer; the executor `auto`.
     step          Executes one step: a tool call, or a sub-run for a goal.
-    planner       Gets plans from the agent's file, or from the model until one passes preflight, and adopts them.
-    trace         Spans of planning, approval, steps and the final answer.
+    planner       Requests plans from the model until one passes preflight, and adopts it; spans of plans.
 """

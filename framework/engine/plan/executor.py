@@ -18,8 +18,10 @@ from framework.engine.model_call.turn import call_model, render
 from framework.engine.plan.planner import (
     adopt_file_plan,
     adopt_plan,
+    approval_span,
     attempt_id,
     current_plan,
+    failure_span,
     has_contract,
     highest_risk,
     last_attempt,
@@ -27,13 +29,14 @@ from framework.engine.plan.planner import (
     preflight,
     progress_messages,
     propose_plan,
+    record_summary,
     replan,
+    summary_span,
     usable_tools,
     with_current_contracts,
 )
 from framework.engine.plan.step import run_step, set_status, step_output, value_of
-from framework.engine.plan.trace import approval_span, failure_span, record_summary, summary_span
-from framework.engine.routing.by_model import choose_agent
+from framework.engine.routing import choose_agent
 from framework.engine.run import Executors, Job, Run, react, run_as_ready
 from framework.engine.tool_call.results import partial_output, record_decision
 from framework.tools.tool import Tool, idempotency_key

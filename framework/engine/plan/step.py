@@ -37,11 +37,12 @@ from framework.engine.plan.planner import (
     input_value,
     last_attempt,
     plan_settings,
+    plan_step_span,
     preflight,
+    record_step_end,
     step_call_id,
     sub_run_key,
 )
-from framework.engine.plan.trace import plan_step_span, record_step_end
 from framework.engine.run import Run, react
 from framework.engine.tool_call.call import RETRYABLE, retry_delay
 from framework.engine.tool_call.results import observation, record_result

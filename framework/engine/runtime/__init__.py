@@ -7,10 +7,9 @@ In reading order; each module imports only from those below it:
     follow          Follows a run, wherever it is in progress: its stored events, then live ones.
     resume          Resumes runs after a pause or a crash, and fails those that crash their process again and again.
     presence        Reports this process to others that share its store, and releases runs that it cannot execute.
-    start           Turns a message into a run: its conversation, agent, first state and store record.
+    start           Turns a message into a run: its conversation (with forks), agent, first state and store record.
     launcher        Starts each root run in its own task, renews its lease, drives it to its end.
-    project         Loads a project: its settings, tools and agents, and a summary of each.
-    conversation    Loads and forks conversations for their callers, and keeps their to-do lists.
+    project         Loads a project: its settings, tools and agents, and the gates of a reload.
     request         A caller's request: message, options, decisions and identity, and its form in the queue.
     background      Work on runs that nobody awaits, and the slots that limit how many runs are executed.
     agent_policy    What an agent may do: its tools with the policy's verdicts, its limits and its prompt.

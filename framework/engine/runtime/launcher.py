@@ -30,10 +30,11 @@ from framework.engine.context.events import (
     split,
 )
 from framework.engine.context.grants import GrantBook
+from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.policy import BudgetLedger
-from framework.engine.context.run_context import ModelClients, RateLimiter, RunMedia, Services
+from framework.engine.context.run_context import RateLimiter, RunMedia, Services
 from framework.engine.plan.executor import EXECUTORS
-from framework.engine.routing.rules import Route
+from framework.engine.routing import Route
 from framework.engine.run import Run
 from framework.engine.run_report import RunTrace, configured_content, finish_run, run_spans, suspend_run
 from framework.engine.runtime.background import essential, is_passing
@@ -50,9 +51,8 @@ from framework.store.types import (
     database_paths,
 )
 from framework.telemetry.content import Content
-from framework.telemetry.json_log import log_as_run
 from framework.telemetry.metrics import RunMetrics
-from framework.telemetry.spans import Spans
+from framework.telemetry.spans import Spans, log_as_run
 from framework.tools.a2a import A2aSource
 from framework.tools.threads import ToolThreads
 from framework.types.errors import StoreError

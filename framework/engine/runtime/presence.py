@@ -19,7 +19,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.runtime.background import essential, is_passing
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.work.source import WorkSource
+from framework.engine.work_source import WorkSource
 from framework.types.errors import AgentBroken, AgentNotFound, AgentsdError, ConfigError, StoreError
 from framework.types.extras import installed_version
 from framework.types.fleet import ProcessDetails

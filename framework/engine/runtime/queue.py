@@ -33,7 +33,7 @@ from framework.engine.runtime.request import (
 )
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import NewRun, RunStarter
-from framework.engine.work.source import WorkSource
+from framework.engine.work_source import WorkSource
 from framework.store.types import MISSED, Signal
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import apply_trace_context, current_trace_context

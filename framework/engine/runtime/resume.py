@@ -15,7 +15,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.context.events import Journal, RunStream
 from framework.engine.context.grants import new_grants
-from framework.engine.routing.rules import choose_route
+from framework.engine.routing import choose_route
 from framework.engine.run_report import closing_events
 from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
 from framework.engine.runtime.launcher import Launcher, PreparedRun

@@ -19,23 +19,24 @@ from framework.engine.context.events import RunStream
 from framework.engine.plan.executor import EXECUTORS
 from framework.engine.run_report import limit_error
 from framework.engine.runtime.background import BackgroundWork, WorkerSlots
-from framework.engine.runtime.conversation import (
+from framework.engine.runtime.follow import RunFollowers
+from framework.engine.runtime.launcher import Launcher
+from framework.engine.runtime.presence import Presence, RunReleaser
+from framework.engine.runtime.project import Project, case_gate, check_arguments, project_folder
+from framework.engine.runtime.queue import RunQueue, Submitted
+from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, UserMessage, check_request
+from framework.engine.runtime.resume import RunResumer
+from framework.engine.runtime.start import (
     ForkPoint,
+    RunStarter,
+    ask_model_only,
+    call_one_tool,
     fork_conversation,
     load_conversation,
     load_todo,
     replace_todo,
 )
-from framework.engine.runtime.follow import RunFollowers
-from framework.engine.runtime.launcher import Launcher
-from framework.engine.runtime.presence import Presence, RunReleaser
-from framework.engine.runtime.project import Project, check_arguments, project_folder
-from framework.engine.runtime.queue import RunQueue, Submitted
-from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, UserMessage, check_request
-from framework.engine.runtime.resume import RunResumer
-from framework.engine.runtime.start import RunStarter, ask_model_only, call_one_tool
-from framework.engine.work.source import EmbeddedSource, WorkSource
-from framework.evals.gate import case_gate
+from framework.engine.work_source import EmbeddedSource, WorkSource
 from framework.llm.client import ModelClient
 from framework.store.types import Conversation, RunInfo
 from framework.store.url import MEMORY_URL, memory_store, open_store

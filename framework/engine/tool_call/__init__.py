@@ -3,8 +3,7 @@
 In reading order; each module imports only from those below it:
 
     call       The lifecycle: reserve, pass the gate, hooks, approval and rate limit, execute, record.
-    script     Runs a script of the model, whose calls are calls of the run; continues it after a pause or a crash.
     memory     The notes that a run begins with, and the tools that save, find and forget notes.
-    run_tools  The tools that the engine executes on the run itself: `tool_search`, `result.read`, `result.search`.
+    run_tools  The tools that the engine executes: scripts, `tool_search`, `result.read`, `result.search`.
     results    Results as recorded, as traced, and as the model sees them; plugin hooks.
 """

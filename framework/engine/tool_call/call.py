@@ -44,8 +44,7 @@ from framework.engine.tool_call.results import (
     record_result,
     split_output,
 )
-from framework.engine.tool_call.run_tools import call_run_tool
-from framework.engine.tool_call.script import run_script
+from framework.engine.tool_call.run_tools import call_run_tool, run_script
 from framework.llm.capabilities import Capabilities
 from framework.llm.json_protocol import needs_json_protocol
 from framework.llm.message_shape import estimate_tokens

@@ -19,7 +19,6 @@ from typing import Any
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call.results import is_plugin_failure
 from framework.llm.message_shape import estimate_tokens
-from framework.store.notes import Embedding
 from framework.telemetry.redact import safe_traceback
 from framework.tools.builtin.notes import (
     ASK_USER,
@@ -34,7 +33,7 @@ from framework.tools.declaration import Extension
 from framework.tools.skills import SKILL_LOAD, SKILL_READ
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
-from framework.types.memory import MAX_NOTE_CHARS, Note, NoteOwner, note_id
+from framework.types.memory import MAX_NOTE_CHARS, Embedding, Note, NoteOwner, note_id
 from framework.types.messages import REFUSED_STATUSES, Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.spec import MEMORY_SCOPES, MemoryPolicy

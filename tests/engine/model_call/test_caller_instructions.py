@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from framework import Approve, RunResult, Runtime, tool
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import replay
+from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
 from tests.support.plans import draft, model_step, plan_project
 from tests.support.projects import agent, write

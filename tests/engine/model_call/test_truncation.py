@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from framework import LimitExceeded, RunResult, Runtime, tool
 from framework.engine.model_call.turn import MAX_CONTINUATIONS
 from framework.llm.client import ModelReply, ModelRequest
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import replay
+from framework.store.views import load_stored_run
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.types.errors import AgentsdError, ModelError
 from framework.types.events import ContentReceived, Event, RunFinished, Warned

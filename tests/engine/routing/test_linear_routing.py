@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from pydantic import ValidationError
 
-from framework.engine.routing.rules import _hits
+from framework.engine.routing import _hits
 from framework.types.case import Expect
 from framework.types.spec import Routing
 from tests.support.growth import assert_linear, repeated

@@ -18,7 +18,7 @@ from framework.config.generations.generation import empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot
-from framework.engine.routing.rules import Route, choose_route
+from framework.engine.routing import Route, choose_route
 from framework.testing import ScriptedModel
 from framework.types.events import Routed
 from tests.support.cases import cases

@@ -13,7 +13,7 @@ import pytest
 from examples.scale_demo.postgres import Server, new_database, server
 from framework import Runtime, events
 from framework.engine.runtime import follow
-from framework.engine.work.source import EmbeddedSource
+from framework.engine.work_source import EmbeddedSource
 from framework.store import signals
 from framework.store.store import Store
 from framework.store.types import MISSED, Signal

@@ -12,10 +12,10 @@ import pytest
 
 from framework import RunSuspended, Runtime
 from framework.engine.runtime.presence import RunReleaser
-from framework.engine.work.source import EmbeddedSource
-from framework.store.fleet import read_fleet
+from framework.engine.work_source import EmbeddedSource
 from framework.store.store import Store
 from framework.store.types import RunQuery, RunRecord
+from framework.store.views import read_fleet
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import RunState
 from tests.support.projects import agent, write

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from framework import Runtime, StoreError
-from framework.engine.work.source import EmbeddedSource
-from framework.store.fleet import read_fleet
+from framework.engine.work_source import EmbeddedSource
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import WorkScope
+from framework.store.views import read_fleet
 from framework.testing import ScriptedModel
 from framework.types.extras import installed_version
 from framework.types.fleet import FleetProcess

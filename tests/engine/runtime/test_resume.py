@@ -31,7 +31,7 @@ from framework import (
     tool,
 )
 from framework.engine.runtime.resume import RunResumer
-from framework.engine.work.source import EmbeddedSource
+from framework.engine.work_source import EmbeddedSource
 from framework.store.store import Store
 from framework.store.types import RunInfo, RunQuery
 from framework.testing import ScriptedModel, Turn, calls

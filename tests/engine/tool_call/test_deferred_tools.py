@@ -17,8 +17,8 @@ from framework import Approve, RunResult, Runtime, Tool, tool
 from framework.engine.context.policy import Policy
 from framework.llm.client import ModelRequest
 from framework.llm.message_shape import estimate_tokens
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import replay
+from framework.store.views import load_stored_run
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.tools.toolset import TOOL_SEARCH
 from framework.types.messages import ToolDefinition

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from framework import Approve, RequestError, RunResult, Runtime, Tool, tool
 from framework.llm.client import ModelRequest
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
-from framework.store.grants import GrantQuery
+from framework.replay import replay
+from framework.store.types import GrantQuery
+from framework.store.views import load_stored_run
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.grant import Grant, Remember
 from tests.support.cases import cases

@@ -14,8 +14,8 @@ import pytest
 from framework import Approve, Edit, Reject, RunResult, Runtime, ToolError, tool
 from framework.engine.tool_call.results import to_json
 from framework.evals.export import export_case
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import replay
+from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.tool import Tool
 from framework.types.events import wire

@@ -246,7 +246,7 @@ def test_an_approval_in_a_script_pauses_and_another_process_continues(
     books = Books()
     office = Office(project(tmp_path, ASKING), books, script(PAYING), "done")
     if version:  # the snapshot belongs to another version: the script runs again with the recorded results
-        monkeypatch.setattr("framework.engine.tool_call.script.interpreter_version", lambda: version)
+        monkeypatch.setattr("framework.engine.tool_call.run_tools.interpreter_version", lambda: version)
     first = office.start()
     monkeypatch.undo()
     assert first.status == "paused"
@@ -304,11 +304,11 @@ def test_a_continued_script_that_asks_for_other_calls_ends_without_making_them(
 ) -> None:
     books = Books()
     office = Office(project(tmp_path, ASKING), books, script(PAYING), "done")
-    monkeypatch.setattr("framework.engine.tool_call.script.interpreter_version", lambda: "0.0.1")
+    monkeypatch.setattr("framework.engine.tool_call.run_tools.interpreter_version", lambda: "0.0.1")
     first = office.start()
     monkeypatch.undo()
     monkeypatch.setattr(
-        "framework.engine.tool_call.script.repetition_key", lambda tool, arguments: f"{tool}{len(arguments)}"
+        "framework.engine.tool_call.run_tools.repetition_key", lambda tool, arguments: f"{tool}{len(arguments)}"
     )
     last = office.decide(first, Approve())
     assert "does not ask for the same calls: call 1 is now books.balance; it was not made" in last.messages[2].content

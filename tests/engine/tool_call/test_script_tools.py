@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from framework import RunResult, Runtime, Tool, tool
-from framework.replay.player import Difference, replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import Difference, replay
+from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.toolset import TOOL_SEARCH
 from tests.support.commands import agentsd_in_process, install_command_in

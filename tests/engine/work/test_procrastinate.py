@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from examples.scale_demo.postgres import new_database
-from framework.engine.work.procrastinate import MAX_QUEUE_BYTES, ProcrastinateSource, job_queue
-from framework.engine.work.source import PeriodicJob
+from framework.engine.procrastinate import MAX_QUEUE_BYTES, ProcrastinateSource, job_queue
+from framework.engine.work_source import PeriodicJob
 from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 from framework.testing import ScriptedModel
 from framework.types.errors import StoreError

@@ -13,8 +13,8 @@ import pytest
 
 from framework import Approve, RunResult, Runtime, Tool, events, tool
 from framework.llm.message_formats import exported
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import replay
+from framework.store.views import load_stored_run
 from tests.support.formats import OPENAI, RESPONSES, SIGNATURE, Calls, Format, says
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, wire_server

@@ -19,10 +19,10 @@ from openai import AsyncOpenAI
 
 from framework import Approve
 from framework.llm.client import ModelRequest
-from framework.replay.player import replay
-from framework.replay.stored_run import load_stored_run
+from framework.replay import replay
 from framework.store.memory import MemoryStore
 from framework.store.types import RunInfo
+from framework.store.views import load_stored_run
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.plan import PlanDraft, StepDraft
 from tests.support.cases import FACTOR

@@ -24,13 +24,14 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
 from procrastinate.schema import SchemaManager
 
-from framework.engine.work.source import PeriodicJob, Worker
+from framework.engine.work_source import PeriodicJob, Worker
 from framework.store.database import driver_options, parse_store_url
 from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 from framework.types.errors import StoreError
 from framework.types.strict_json import content_digest
 
 log = logging.getLogger(__name__)
+
 
 TASK, PERIODIC_QUEUE = "agentsd.drive", "agentsd"
 MAX_QUEUE_BYTES = 40

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.plan.executor import EXECUTORS
-from framework.engine.routing.by_model import RouteChoice
+from framework.engine.routing import RouteChoice
 from framework.engine.runtime.background import BackgroundWork, WorkerSlots
 from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.presence import RunReleaser
@@ -24,8 +24,8 @@ from framework.engine.runtime.request import RUNTIME_CALLER
 from framework.engine.runtime.resume import RunResumer
 from framework.evals.runner import reachable_agents, without_budgets, without_router_model
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
-from framework.replay.stored_run import StoredRun
 from framework.store.url import memory_store
+from framework.store.views import StoredRun
 from framework.tools.declaration import Extension
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import SourceKind, Tool, ToolContext
@@ -35,6 +35,10 @@ from framework.types.errors import AgentNotFound, ConfigError, ModelError, Pause
 from framework.types.messages import Message, ToolCall, ToolDefinition, ToolResult, Usage
 from framework.types.spec import HookPlace, Limits
 from framework.types.state import CONFIRMATION_KINDS, Approve, CallRecord, Confirmation, Decision, RunState
+
+if TYPE_CHECKING:
+    pass
+
 
 RECORDED = "recorded"
 """Name of the recorded model."""

@@ -1,17 +1,48 @@
-"""Reports who executes the runs of a store, and what waits where and why."""
+"""Reads from several tables: a run with all that repeating it needs, and the processes with what waits for them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from framework.store.types import ProcessInfo, RunQuery, WorkScope
+from framework.store.types import Blueprint, ProcessInfo, RunQuery, WorkScope
+from framework.types.errors import RequestError
 from framework.types.fleet import Fleet, FleetProcess, ProcessDetails, WaitingRuns
+from framework.types.state import Rating, RunState
 
 if TYPE_CHECKING:
     from framework.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as it was loaded from a store, which is not needed any more."""
+
+    state: RunState
+    events: Sequence[Mapping[str, Any]]
+    """Its events in wire format."""
+    blueprint: Blueprint | None
+    """The files that it ran on, if they are stored."""
+    rating: Rating | None = None
+
+
+async def load_stored_run(store: Store, state: RunState) -> StoredRun:
+    """Load the events and files of a run.
+
+    Raises:
+        RequestError: the run has not started, or its calls were pruned.
+    """
+    if state.status == "queued":
+        raise RequestError(f"run {state.run_id} is queued: it has not begun")
+    events = await store.events(state.run_id)
+    if not events and state.status not in ("running", "paused"):
+        raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")
+    blueprint = await store.blueprint(state.blueprint) if state.blueprint else None
+    infos = await store.runs(RunQuery(run_id=state.run_id))
+    return StoredRun(state, events, blueprint, infos[0].rating if infos else None)
 
 
 async def read_fleet(store: Store, scope: RunQuery | None = None) -> Fleet:
