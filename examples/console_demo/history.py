@@ -38,6 +38,8 @@ _NOTHING_DONE: dict[str, Any] = {
     "children": {},
     "plan": None,
 }
+_DECIDERS = ("ben", "ann", "dan")
+"""Who decides, by turns of a day each."""
 STRETCH = 45.0
 """Seconds of a stored run for one second of its execution."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -147,7 +149,7 @@ async def _move(run: _Recorded, first: Store, target: Store) -> None:
         await record.write(waiting, [event for event in events if sent < event.seq <= waiting.seq], last=True)
         sent = waiting.seq
         answers = _decided(waiting, made)
-        record = await target.acquire(waiting, answers, dict.fromkeys(answers, "ben"))
+        record = await target.acquire(waiting, answers, dict.fromkeys(answers, _DECIDERS[run.begins.day % 3]))
     await record.write(final, [event for event in events if event.seq > sent], [*map(clock.span, spans)], last=True)
     await _date(target, run, clock, final, made)
 

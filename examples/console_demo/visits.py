@@ -10,6 +10,8 @@ from examples.console_demo.shop.plugins.orders import CUSTOMERS, ITEMS, STATES
 from framework.types.state import Approve, Decision, Edit, Reject
 
 _DAYS = 14
+_TRUSTED = 100
+"""Price of an item up to which colleagues approve every refund: a rule can be learned from that."""
 _OFFICE_HOURS = (1, 0, 0, 0, 0, 1, 2, 5, 9, 12, 11, 9, 6, 10, 12, 11, 8, 6, 4, 3, 3, 2, 2, 1)
 """How many runs begin in each hour of a day, relative to each other."""
 
@@ -86,7 +88,8 @@ def _visit(random: Random, now: datetime) -> Visit:
         (2, ("Reconcile all refunds of October with the ledger",), "support"),
     ]
     _, messages, agent = random.choices(kinds, [weight for weight, *_ in kinds])[0]
-    answer: Decision = decision if messages[0] == broken else Approve()
+    paid = ITEMS[number % len(ITEMS)][1]
+    answer: Decision = decision if messages[0] == broken and paid > _TRUSTED else Approve()
     return Visit(begins, user, messages, agent, answer, cancelled=random.random() < 0.01)
 
 

@@ -9,6 +9,7 @@ In reading order; each module imports only from those below it:
     conversations      `agentsd conversations`: lists them; finds the other commands.
     runs               `agentsd runs`: lists and prunes stored runs; finds the other commands.
     triggers           `agentsd triggers`: lists, runs, pauses and resumes what starts runs by itself.
+    policy             `agentsd policy suggest`: turns past decisions into rules.
     main               The `agentsd` command: imports a command when it is called, turns errors into one line.
     run_control        `agentsd runs decide`, `resume`, `cancel`, `tail`, `replay`: execute or follow a run.
     run_steps          `agentsd runs show` and `export`: what a run did.

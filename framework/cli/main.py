@@ -155,6 +155,7 @@ COMMANDS = {
     "triggers": "List, run, pause and resume what starts runs by itself.",
     "budgets": "Show how much of the shared budgets is used.",
     "runs": "List, show, decide, resume, cancel, replay and export stored runs.",
+    "policy": "Learn rules from what people approved and rejected.",
     "conversations": "List, show, fork, export, import or delete conversations.",
     "chat": "Talk with an agent; edits of its files take effect between messages.",
 }

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from framework.config.overlay import ENVIRONMENT_VARIABLE
+from framework.types.frozen import parse_duration
 from framework.types.text import InputText
 
 _C = TypeVar("_C", bound=Callable[..., Any])
@@ -66,6 +67,20 @@ LIMIT_OPTION = click.option(
     "-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Override a limit, e.g. max_steps=3."
 )
 _OWNER = "The {0} it belongs to. Needed only if several {0}s have this id."
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds of a duration such as `30d`."""
+        try:
+            return float(parse_duration(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = _Duration()
 
 
 def tenant_option(about: str = _OWNER.format("tenant")) -> Callable[[_C], _C]:

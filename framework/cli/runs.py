@@ -13,10 +13,9 @@ import click
 
 from framework.cli.location import ago, lenient_settings, locate, open_project_store, status_of, times_as_text
 from framework.cli.main import LazyGroup
-from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
+from framework.cli.options import DURATION, PROJECT_OPTION, tenant_option, user_option
 from framework.cli.show import counted, show_table
 from framework.store.types import Pruned, RunInfo, RunQuery
-from framework.types.frozen import parse_duration
 from framework.types.report import Status
 from framework.types.state import RatingValue
 
@@ -147,17 +146,10 @@ def _turn(info: RunInfo) -> str:
     return f"{info.conversation_id}#{info.turn or '?'}" if info.conversation_id else "-"
 
 
-def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:  # noqa: ARG001 - click's
-    try:
-        return None if value is None else float(parse_duration(value))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command("prune")
 @click.option(
     "--older-than",
-    callback=_duration,
+    type=DURATION,
     metavar="DURATION",
     help="Use this retention instead of `store.retention`, e.g. 7d.",
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from framework.store.database import Database
@@ -18,19 +20,30 @@ from framework.store.schema import (
     contains_text,
     conversation_id_of,
     conversation_key,
+    decisions,
+    events,
     has_status,
     id_in_key,
     is_claimed_or_running,
+    packed,
     processes,
     runs,
     said,
     storable,
     to_sql_text,
 )
-from framework.store.types import SEARCHED_RUNS, QueueSize, RunInfo, RunQuery, unknown_position
+from framework.store.types import (
+    SEARCHED_RUNS,
+    DecidedCall,
+    DecidedCalls,
+    QueueSize,
+    RunInfo,
+    RunQuery,
+    unknown_position,
+)
 from framework.types.fleet import Backlog, HandedOnRun, WaitingRuns
 from framework.types.report import Status
-from framework.types.state import Rating
+from framework.types.state import EXPIRED, Rating
 
 _LISTED = [column for column in runs.c if column.name not in ("head", "state", "request", *UNMEASURED)]
 
@@ -281,3 +294,72 @@ def _handed_on(connection: sa.Connection, matches: list[sa.ColumnElement[bool]])
     found = sa.union_all(*(waits.where(has_status(status)) for status in _WAITING_STATUSES)).subquery()
     rows = connection.execute(sa.select(found.c.id, found.c.refusals).order_by(found.c.no).limit(MAX_HANDED_ON))
     return tuple(HandedOnRun(run_id=row.id, reasons=json.loads(row.refusals)) for row in rows)
+
+
+_ASKED, _RESULT = '{"event":"confirm_required"', '{"event":"tool_result"'
+_CHUNK = 500
+
+
+def decided_calls(connection: sa.Connection, query: RunQuery) -> DecidedCalls:
+    """Return the calls of the matching runs that rules or people decided about, the newest runs first up to its limit.
+
+    Only events that mention a confirmation or a denial are parsed: there may be thousands of runs.
+    """
+    found = (
+        sa.select(runs.c.id, runs.c.agent, packed.c.body)
+        .outerjoin(packed, packed.c.run_id == runs.c.id)
+        .where(*conditions(query, connection.dialect.name))
+        .order_by(runs.c.no.desc())
+        .limit(query.limit)
+    )
+    asked: dict[tuple[str, str], dict[str, Any]] = {}
+    denied: set[tuple[str, str]] = set()
+    agents: dict[str, str] = {}
+    unpacked: list[str] = []
+    for run_id, agent, body in connection.execute(found):
+        agents[run_id] = agent
+        if body is None:
+            unpacked.append(run_id)
+        elif b"confirm_required" in (contents := zlib.decompress(body)) or b"denied" in contents:
+            for _, text in orjson.loads(contents)["events"]:
+                _add_event(run_id, agent, text, asked, denied)
+    for start in range(0, len(unpacked), _CHUNK):
+        wanted = sa.or_(events.c.body.startswith(_ASKED), events.c.body.startswith(_RESULT))
+        rows = sa.select(events.c.run_id, events.c.body).where(events.c.run_id.in_(unpacked[start : start + _CHUNK]))
+        for run_id, text in connection.execute(rows.where(wanted).order_by(events.c.run_id, events.c.seq)):
+            _add_event(run_id, agents[run_id], text, asked, denied)
+    ids, calls = [*dict.fromkeys(run_id for run_id, _ in asked)], []
+    for start in range(0, len(ids), _CHUNK):
+        made = sa.select(decisions).where(decisions.c.run_id.in_(ids[start : start + _CHUNK]))
+        for row in connection.execute(made.order_by(decisions.c.decided_at, decisions.c.confirmation_id)):
+            if event := asked.pop((row.run_id, row.confirmation_id), None):
+                calls.append(_decided_call(event, row))
+    waiting = [(event["agent"], event["tool"], event["arguments"]) for event in asked.values()]
+    return DecidedCalls(calls, waiting, denied)
+
+
+def _add_event(
+    run_id: str, agent: str, text: str, asked: dict[tuple[str, str], dict[str, Any]], denied: set[tuple[str, str]]
+) -> None:
+    if text.startswith(_ASKED):
+        event = json.loads(text)
+        if event["kind"] == "tool":
+            asked[run_id, event["id"]] = event
+    elif '"denied"' in text and text.startswith(_RESULT):
+        event = json.loads(text)
+        if event.get("status") == "denied":
+            denied.add((agent, event.get("error") or ""))
+
+
+def _decided_call(event: Mapping[str, Any], row: Any) -> DecidedCall:
+    decision = json.loads(row.decision)
+    is_expired = row.decided_by is None and decision == EXPIRED.model_dump(mode="json")
+    return DecidedCall(
+        agent=event["agent"],
+        tool=event["tool"],
+        arguments=event["arguments"],
+        decision="expired" if is_expired else decision["type"],
+        edited=decision.get("arguments"),
+        by=row.decided_by,
+        run_id=row.run_id,
+    )

@@ -21,7 +21,7 @@ from framework.store import triggers as sql_triggers
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
 from framework.store.grants import StoredGrants
 from framework.store.limits import RunOffers, acquire_slots, load_counters
-from framework.store.lists import count_runs, count_waiting, list_runs, queue_size, select_backlog
+from framework.store.lists import count_runs, count_waiting, decided_calls, list_runs, queue_size, select_backlog
 from framework.store.notes import Notes
 from framework.store.processes import (
     ProcessLease,
@@ -52,6 +52,7 @@ from framework.store.types import (
     ConversationInfo,
     ConversationQuery,
     CopiedTurn,
+    DecidedCalls,
     Deciders,
     OfferedRun,
     Offers,
@@ -644,6 +645,10 @@ class Store(StoreSignals):
         """Return the latest decisions about these runs, the latest first. Unknown runs have none."""
         keys = [storable(run_id) for run_id in run_ids]
         return await self._database.read(lambda connection: sql_runs.latest_decisions(connection, keys, limit))
+
+    async def decided_calls(self, query: RunQuery) -> DecidedCalls:
+        """Return the calls of the matching runs that rules or people decided about; the newest runs up to its limit."""
+        return await self._database.read(lambda connection: decided_calls(connection, query))
 
     async def blueprint(self, digest: str) -> Blueprint | None:
         """Return a stored blueprint, or None."""

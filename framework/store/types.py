@@ -421,6 +421,33 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DecidedCall:
+    """A tool call that a person decided about, or nobody in time."""
+
+    agent: str
+    tool: str
+    arguments: Mapping[str, Any]
+    """The arguments that were asked about."""
+    decision: Literal["approve", "edit", "reject", "respond", "expired"]
+    edited: Mapping[str, Any] | None
+    """The arguments that the person approved instead."""
+    by: str | None
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedCalls:
+    """Calls of a period that rules or people decided about."""
+
+    calls: Sequence[DecidedCall] = ()
+    """In the order of the decisions."""
+    asked: Sequence[tuple[str, str, Mapping[str, Any]]] = ()
+    """Agent, tool and arguments of the calls that still wait."""
+    denied: Collection[tuple[str, str]] = ()
+    """Agent of the run, and error, of the calls that rules denied; each text once."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunQuery:
     """Filter for a list of runs. Unset fields match everything.
 

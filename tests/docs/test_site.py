@@ -128,6 +128,7 @@ QUESTIONS = {
     "openai clients": "OpenAI, AG-UI and MCP",
     "copilotkit": "OpenAI, AG-UI and MCP",
     "claude code": "OpenAI, AG-UI and MCP",
+    "stop asking": "Stop asking for the same thing",
 }
 """What a newcomer types into the search, and the heading of the page that answers it."""
 FIRST_HITS = {"scaling": "Operate a server", "idempotency": "HTTP server", "idempotency key": "HTTP server"}

@@ -2,6 +2,7 @@
 
 In reading order; each module imports only from those below it:
 
+    rule_edits   Edits the rules of agent files.
     rewriting    Rewrites the older spellings of agent files.
     parse        Validates a document against a pydantic model; `${VAR}`; what is valid in an invalid file.
     agent_keys   Reads the keys of agent files: each has one field in `AgentSpec`; older spellings remain valid.

@@ -1,0 +1,515 @@
+"""Turns past decisions into rules: which calls a person always approves or always rejects, as edits of an agent's file.
+
+A rule that asks is narrowed to the calls outside of a region: the ranges, prefixes and values that approved calls have
+in common. An edit is only proposed if the edited file, compiled, allows no call that was rejected. Deny rules, the
+risk ceiling and `approve_from` stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import unified_diff
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from framework.config.agents.compile import Agent, compile_agent
+from framework.config.generations.generation import Generation
+from framework.config.snapshot import source_digest
+from framework.config.yaml.parse import ParseError, parse_agent
+from framework.config.yaml.rule_edits import NotEditable, RuleEdit, edit_rules
+from framework.engine.context.policy import agent_verdict
+from framework.engine.tool_call.call import explain_call
+from framework.store.types import DecidedCall, DecidedCalls
+from framework.tools.conditions import condition_matches, rule_matches, yaml_text
+from framework.tools.files import BaseFolder
+from framework.tools.locations import location_kind
+from framework.tools.tool import Tool
+from framework.types.frozen import Frozen
+from framework.types.spec import RISKS, Rule, is_glob
+
+AT_LEAST = 5
+"""Number of approvals, or of rejections, from which on a rule is proposed."""
+MAX_DECIDED_RUNS = 20_000
+"""Number of runs that are read, the newest first."""
+_MAX_VALUES = 50
+"""Number of different values of an argument up to which each is tried as a condition."""
+_MAX_CHARS = 80
+_SEPARATORS = "/.:-_@#"
+_COMPARED = (">", "<")
+
+CallValues = Mapping[str, Any]
+Outside = Mapping[str, tuple[str, ...]]
+"""By argument, conditions of which one is met by each value outside of a region."""
+
+
+class Suggestion(Frozen):
+    """An edit of an agent's rules that past decisions support, or a rule that they say something about."""
+
+    kind: Literal["narrow", "deny", "unused", "kept"]
+    """`narrow`: ask about fewer calls; `deny`: deny what is always rejected; `unused`: the rule matched no call;
+    `kept`: decisions agree, but no rule can say so, for a reason."""
+    agent: str
+    path: str
+    """The agent's file."""
+    place: str
+    """`file:line` of the rule."""
+    rule: str
+    """The rule that asked, or was never met."""
+    tool: str = ""
+    asked: int = 0
+    """Calls that the rule asked about."""
+    approved: int = 0
+    """Those that were approved as they were."""
+    rejected: int = 0
+    """Those that were rejected, changed, or answered instead."""
+    expired: int = 0
+    """Those that nobody decided in time."""
+    people: int = 0
+    """How many people approved, or rejected, them."""
+    covers: int = 0
+    """Calls that nobody would have been asked about, or that would have been denied."""
+    when: dict[str, str] = {}
+    """What the calls have in common, by argument, such as `12 to 96.5`."""
+    becomes: tuple[str, ...] = ()
+    """The new rules, as they are written in the file."""
+    summary: str
+    """What was decided, and what the edit changes, in one sentence."""
+
+
+class AgentSuggestions(Frozen):
+    """What past decisions suggest for an agent."""
+
+    agent: str
+    path: str
+    runs_since: float | None = None
+    """Unix time of the first run that was read."""
+    suggestions: tuple[Suggestion, ...] = ()
+    diff: str = ""
+    """All edits as a unified diff, which `git apply` accepts; empty without any."""
+    digest: str = ""
+    """Digest of the file that the edits are for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """The suggestions for an agent, and its file with all edits."""
+
+    found: AgentSuggestions
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Calls that were approved, and the conditions that they have in common."""
+
+    outside: Outside
+    inside: Mapping[str, str]
+    """The same in words."""
+    calls: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The decisions about the calls of one tool that one ask rule asked about."""
+
+    index: int
+    rule: Rule
+    tool: Tool
+    calls: list[DecidedCall] = field(default_factory=list)
+
+    def count(self, *decisions: str) -> int:
+        return sum(call.decision in decisions for call in self.calls)
+
+    def people(self, decision: str) -> int:
+        return len({call.by for call in self.calls if call.decision == decision})
+
+
+def suggest(
+    agent: Agent, generation: Generation, decided: DecidedCalls, everyone: DecidedCalls, base: Path
+) -> Suggested:
+    """Return what past decisions suggest for an agent.
+
+    Args:
+        agent: the agent, which is live or was read from the files.
+        generation: its generation.
+        decided: the calls to count and to learn from.
+        everyone: the same of all tenants and users: nothing is proposed that any of them rejected.
+        base: the folder that paths in arguments are relative to.
+    """
+    source = generation.files.get(agent.path, agent.document.source)
+    head = AgentSuggestions(agent=agent.name, path=agent.path, digest=source_digest(source))
+    if agent.stale or agent.original or _compiled(agent, source) is None:
+        return Suggested(head, source, source)
+    own, others = (
+        [call for call in calls.calls if call.agent == agent.name and call.tool in agent.toolset.tools]
+        for calls in (decided, everyone)
+    )
+    judge, found, text, edits = _Judge(agent, base, others), list[Suggestion](), source, list[RuleEdit]()
+    for asked in _by_rule(agent, own, base):
+        proposal, edit = _proposal(agent, asked, judge)
+        if edit is not None:
+            try:
+                changed = edit_rules(agent.path, source, [*edits, edit])
+                compiled = _compiled(agent, changed)
+                if compiled is None or not judge.accepts(compiled, asked, edit):
+                    proposal = _kept(agent, asked, "no rule separates the approved calls from the others")
+                else:
+                    text, edits = changed, [*edits, edit]
+            except NotEditable as error:
+                proposal = _kept(agent, asked, f"edit the file by hand: {error}")
+        found += [proposal] if proposal else []
+    found += _unused(agent, own, decided, base)
+    diff = diff_of(agent.path, source, text)
+    return Suggested(head.model_copy(update={"suggestions": tuple(found), "diff": diff}), source, text)
+
+
+def _compiled(agent: Agent, source: bytes) -> Agent | None:
+    """Compile an agent from another text of its file, next to the same tools and agents; None if that is invalid."""
+    try:
+        spec, document = parse_agent(agent.path, source)
+        return compile_agent(spec, document, source_digest(source), agent.context)[0]
+    except ParseError:
+        return None
+
+
+def diff_of(path: str, before: bytes, after: bytes) -> str:
+    """Return a unified diff that `git apply` accepts; empty if nothing differs."""
+    old, new = (source.decode("utf-8").splitlines(keepends=True) for source in (before, after))
+    lines = unified_diff(old, new, f"a/{path}", f"b/{path}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+# --- what was decided
+
+
+class _Judge:
+    """Checks compiled edits against the past decisions about an agent's calls."""
+
+    def __init__(self, agent: Agent, base: Path, calls: Iterable[DecidedCall]) -> None:
+        self._agent, self._base = agent, base
+        closed: dict[str, tuple[Tool, CallValues]] = {}
+        for call in calls:
+            if call.decision != "approve":
+                tool = agent.toolset.tools[call.tool]
+                closed.setdefault(f"{call.tool}\n{json.dumps(call.arguments, sort_keys=True)}", (tool, call.arguments))
+        self._closed = [one for one in closed.values() if self._verdict(agent, *one) != "allow"]
+        """The different calls that were not approved as they were, and that the file does not allow now."""
+
+    def closed(self, tool: str) -> list[CallValues]:
+        """Return the arguments of these calls of a tool."""
+        return [arguments for one, arguments in self._closed if one.name == tool]
+
+    def accepts(self, edited: Agent, asked: _Asked, edit: RuleEdit) -> bool:
+        """Return whether an edited agent allows none of the calls that were not approved, and an approved one."""
+        if any(self._verdict(edited, *one) == "allow" for one in self._closed):
+            return False
+        approved = (call.arguments for call in asked.calls if call.decision == "approve")
+        return not edit.rules or any(self._verdict(edited, asked.tool, one) == "allow" for one in approved)
+
+    def _verdict(self, agent: Agent, tool: Tool, arguments: CallValues) -> str:
+        """Return the verdict on a call. Most are decided by the arguments as they are, which is fast."""
+        tool = agent.toolset.tools.get(tool.name, tool)
+        quick = agent_verdict(agent, tool, tool.with_defaults(arguments), BaseFolder(self._base)).kind
+        return quick if quick != "allow" else explain_call(agent, tool, arguments, self._base)[0].verdict.kind
+
+
+def _by_rule(agent: Agent, calls: Iterable[DecidedCall], base: Path) -> list[_Asked]:
+    """Return the decided calls by the ask rule that matches them now, and by tool, in the order of the rules."""
+    found: dict[tuple[int, str], _Asked] = {}
+    folder = BaseFolder(base)
+    for call in calls:
+        tool = agent.toolset.tools[call.tool]
+        arguments = tool.with_defaults(call.arguments)
+        for index, rule in enumerate(agent.spec.skill_policy.ask):
+            if fnmatchcase(tool.name, rule.tool) and rule_matches(rule, arguments, tool, folder):
+                found.setdefault((index, tool.name), _Asked(index, rule, tool)).calls.append(call)
+                break
+    return [found[key] for key in sorted(found)]
+
+
+def _proposal(agent: Agent, asked: _Asked, judge: _Judge) -> tuple[Suggestion | None, RuleEdit | None]:
+    approved, others = asked.count("approve"), asked.count("edit", "reject", "respond", "expired")
+    if asked.count("reject") == len(asked.calls) >= AT_LEAST:
+        rule = asked.rule.model_copy(update={"tool": asked.tool.name})
+        edit = RuleEdit(deny=(rule,))
+        return _described(agent, asked, "deny", len(asked.calls), {}, (rule,)), edit
+    if approved < AT_LEAST:
+        return None, None
+    if reason := _obstacle(agent, asked):
+        return (_kept(agent, asked, reason) if approved > others else None), None
+    region = find_region(
+        asked.tool,
+        asked.rule,
+        [call.arguments for call in asked.calls if call.decision == "approve"],
+        judge.closed(asked.tool.name),
+    )
+    if region is None:
+        text = "no range, prefix or value separates the approved calls from the others"
+        return (_kept(agent, asked, text) if approved > others else None), None
+    rules = narrowed(asked.rule, region.outside)
+    allow = () if agent.toolset.rules_for(asked.tool.name).allow else (asked.tool.name,)
+    edit = RuleEdit(index=asked.index, rules=rules, allow=allow)
+    return _described(agent, asked, "narrow", region.calls, region.inside, rules), edit
+
+
+def _obstacle(agent: Agent, asked: _Asked) -> str:
+    """Return why narrowing a rule is not proposed; empty if it may be."""
+    tool, threshold = asked.tool, agent.spec.runtime_policy.confirm.from_
+    if is_glob(asked.rule.tool):
+        return f"the rule is about all tools that match {asked.rule.tool}: write one for {tool.name} above it"
+    if tool.confirm:
+        return "the tool itself requires confirmation: @tool(confirm=True)"
+    ceiling = agent.spec.runtime_policy.risk_level
+    if RISKS.index(tool.risk) > RISKS.index(ceiling) and tool.name not in agent.spec.skill_policy.any_risk:
+        return f"its risk is {tool.risk}, above max_risk {ceiling}, so that only asked calls are permitted"
+    if threshold != "never" and _asks_by_risk(agent, tool):
+        return f"approve_from {threshold} would ask, because its risk is {tool.risk}"
+    later = agent.spec.skill_policy.ask[asked.index + 1 :]
+    if any(fnmatchcase(tool.name, rule.tool) and not rule.when for rule in later):
+        return "a later rule asks about every call of the tool"
+    return ""
+
+
+def _asks_by_risk(agent: Agent, tool: Tool) -> bool:
+    threshold = agent.spec.runtime_policy.confirm.from_
+    return threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold)
+
+
+def _described(
+    agent: Agent,
+    asked: _Asked,
+    kind: Literal["narrow", "deny"],
+    covers: int,
+    inside: Mapping[str, str],
+    rules: Sequence[Rule],
+) -> Suggestion:
+    approved, others = asked.count("approve"), asked.count("edit", "reject", "respond")
+    expired, total = asked.count("expired"), len(asked.calls)
+    people = asked.people("approve" if kind == "narrow" else "reject")
+    by = f"by {people} {'person' if people == 1 else 'people'}"
+    if kind == "deny":
+        summary = f"asked {total}, rejected {total} {by}; would have denied all of them"
+    else:
+        others_text = f", rejected or changed {others}" if others else ""
+        others_text += f", expired {expired}" if expired else ""
+        allowed = (
+            f"would have allowed {covers} of them"
+            if covers < approved or others or expired
+            else "would have allowed them"
+        )
+        summary = f"asked {total}, approved {approved} {by}{others_text}; {allowed}, and nothing that was rejected"
+    return Suggestion(
+        kind=kind,
+        agent=agent.name,
+        path=agent.path,
+        place=agent.place("skill_policy", "ask", asked.index),
+        rule=rule_text(asked.rule),
+        tool=asked.tool.name,
+        asked=total,
+        approved=approved,
+        rejected=others,
+        expired=expired,
+        people=people,
+        covers=covers,
+        when=dict(inside),
+        becomes=tuple(map(rule_text, rules)),
+        summary=summary,
+    )
+
+
+def _kept(agent: Agent, asked: _Asked, reason: str) -> Suggestion:
+    base = _described(agent, asked, "narrow", 0, {}, ())
+    head = base.summary.partition(";")[0]
+    return base.model_copy(update={"kind": "kept", "summary": f"{head}; no rule is proposed: {reason}"})
+
+
+def _unused(agent: Agent, calls: Iterable[DecidedCall], decided: DecidedCalls, base: Path) -> Iterator[Suggestion]:
+    """Yield the ask rules, and the deny rules with conditions, that no call matched.
+
+    A tool that a rule denies without conditions is not offered to the model, so no call of it says anything.
+    """
+    policy, folder = agent.spec.skill_policy, BaseFolder(base)
+    asked = [(call.tool, call.arguments) for call in calls]
+    asked += [(tool, arguments) for name, tool, arguments in decided.asked if name == agent.name]
+    texts = [text for _, text in decided.denied]
+    for index, rule in enumerate(policy.ask):
+        pairs = (
+            (agent.toolset.tools.get(name), arguments) for name, arguments in asked if fnmatchcase(name, rule.tool)
+        )
+        if not any(
+            tool and rule_matches(rule, tool.with_defaults(arguments), tool, folder) for tool, arguments in pairs
+        ):
+            yield _unmet(agent, "ask", index, rule)
+    for index, rule in enumerate(policy.deny):
+        if rule.when and not any(f"deny {rule.tool} (" in text for text in texts):
+            yield _unmet(agent, "deny", index, rule)
+
+
+def _unmet(agent: Agent, kind: str, index: int, rule: Rule) -> Suggestion:
+    place = agent.place("skill_policy", kind, index)
+    text = f"no call matched this {kind} rule"
+    return Suggestion(kind="unused", agent=agent.name, path=agent.path, place=place, rule=rule_text(rule), summary=text)
+
+
+def rule_text(rule: Rule) -> str:
+    """Return a rule in one line, as YAML."""
+    if not rule.when:
+        return rule.tool
+    return f"{rule.tool} when {', '.join(f'{name}: {yaml_text(value)}' for name, value in rule.when.items())}"
+
+
+# --- regions
+
+
+def find_region(tool: Tool, rule: Rule, approved: Sequence[CallValues], others: Sequence[CallValues]) -> Region | None:
+    """Return the largest region of approved calls without any other call; None if it is too small, or there is none.
+
+    Args:
+        tool: its required arguments may have conditions: a call without an argument meets none, so it would be allowed.
+        rule: the rule that asked. Its own conditions are narrowed, never dropped.
+        approved: arguments of the approved calls.
+        others: arguments of the calls that were not approved as they were.
+    """
+    names = [*_plain_arguments(tool, approved)]
+    best: Region | None = None
+    for chosen in _subsets(names, approved, others):
+        if len(chosen) < AT_LEAST or (best is not None and len(chosen) <= best.calls):
+            continue
+        region = _region_of(tool, names, rule, chosen)
+        if region.outside and not any(is_in_region(region.outside, arguments) for arguments in others):
+            best = _simplified(region, tool, others)
+    return best
+
+
+def is_in_region(outside: Outside, arguments: CallValues) -> bool:
+    """Return whether a call is in the region: it meets none of the conditions of what is outside."""
+    return not any(
+        condition_matches(condition, arguments[name])
+        for name, conditions in outside.items()
+        if name in arguments
+        for condition in conditions
+    )
+
+
+def narrowed(rule: Rule, outside: Outside) -> tuple[Rule, ...]:
+    """Return rules that together match the calls outside of a region that a rule matches."""
+    return tuple(
+        rule.model_copy(update={"when": {**rule.when, name: condition}})
+        for name, conditions in outside.items()
+        for condition in conditions
+    )
+
+
+def _plain_arguments(tool: Tool, approved: Sequence[CallValues]) -> Iterator[str]:
+    """Yield the required arguments that are a number, text or boolean in every approved call."""
+    required = tool.definition.parameters.get("required", ())
+    for name in required:
+        if "." not in name and all(isinstance(one.get(name), (str, int, float, bool)) for one in approved):
+            yield name
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _subsets(
+    names: Sequence[str], approved: Sequence[CallValues], others: Sequence[CallValues]
+) -> Iterator[Sequence[CallValues]]:
+    """Yield groups of approved calls: all, those between rejected numbers, and those with one value of an argument."""
+    yield from _runs(names, approved, others)
+    for name in names:
+        values = Counter(one[name] for one in approved if isinstance(one[name], (str, bool)))
+        for value, count in values.most_common(_MAX_VALUES) if 1 < len(values) <= _MAX_VALUES else ():
+            if count >= AT_LEAST:
+                group = [one for one in approved if one[name] == value]
+                yield from _runs(names, group, [one for one in others if one.get(name) == value])
+
+
+def _runs(
+    names: Sequence[str], approved: Sequence[CallValues], others: Sequence[CallValues]
+) -> Iterator[Sequence[CallValues]]:
+    """Yield all approved calls, and for each number, those between two neighbours that were not approved."""
+    yield approved
+    for name in names:
+        if not all(_is_number(one[name]) for one in approved):
+            continue
+        bounds = sorted({float(one[name]) for one in others if _is_number(one.get(name))})
+        groups: dict[int, list[CallValues]] = {}
+        for one in approved:
+            value = float(one[name])
+            place = bisect_left(bounds, value)
+            if place == len(bounds) or bounds[place] != value:
+                groups.setdefault(place, []).append(one)
+        yield from sorted(groups.values(), key=len, reverse=True)
+
+
+def _region_of(tool: Tool, names: Sequence[str], rule: Rule, chosen: Sequence[CallValues]) -> Region:
+    """Return what calls have in common, as far as conditions can say it."""
+    outside: dict[str, tuple[str, ...]] = {}
+    inside: dict[str, str] = {}
+    for name in names:
+        if found := _condition(tool, name, rule, [one[name] for one in chosen]):
+            outside[name], inside[name] = found
+    return Region(outside, inside, len(chosen))
+
+
+def _condition(tool: Tool, name: str, rule: Rule, values: Sequence[Any]) -> tuple[tuple[str, ...], str] | None:
+    """Return the conditions of values outside of these, and what these have in common in words.
+
+    A beginning with a slash only counts in arguments that are declared as paths or URLs: `..` leads out of others.
+    """
+    if all(map(_is_number, values)):
+        return _range(rule.when.get(name), min(values), max(values))
+    if name in rule.when or not all(isinstance(value, type(values[0])) for value in values):
+        return None
+    if len({*values}) == 1:
+        text = yaml_text(values[0])
+        return ((f"!= {text}",), text) if _is_literal(text) else None
+    prefix = _common_start(min(values), max(values)) if isinstance(values[0], str) else ""
+    end = max(map(prefix.rfind, _SEPARATORS)) + 1
+    text = prefix[:end]
+    is_safe = "/" not in text or location_kind(tool, name) is not None
+    return ((f"!= {text}*",), f"{text}…") if end > 1 and is_safe and _is_literal(text) else None
+
+
+def _common_start(one: str, other: str) -> str:
+    return one[: next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))]
+
+
+def _range(own: object, low: float, high: float) -> tuple[tuple[str, ...], str] | None:
+    """Return the conditions of numbers outside of a range, within those that the rule's own condition matches."""
+    first, last = yaml_text(low), yaml_text(high)
+    if own is None:
+        text = last if low == high else f"{first} to {last}"
+        return (f"< {first}", f"> {last}"), text
+    if isinstance(own, str) and own.startswith(">"):
+        return (f"> {last}",), f"up to {last}"
+    if isinstance(own, str) and own.startswith("<") and not own.startswith("<>"):
+        return (f"< {first}",), f"{first} or more"
+    return None
+
+
+def _is_literal(text: str) -> bool:
+    """Return whether a text means itself in a pattern, and is easily read in a rule."""
+    return 0 < len(text) <= _MAX_CHARS and text.isprintable() and text == text.strip() and not is_glob(text)
+
+
+def _simplified(region: Region, tool: Tool, others: Sequence[CallValues]) -> Region:
+    """Return a region without the conditions on prose, if the remaining ones exclude the other calls as well."""
+    properties = tool.definition.parameters.get("properties", {})
+    for name in [*region.outside]:
+        conditions = region.outside[name]
+        is_prose = (
+            conditions[0].startswith("!= ") and " " in conditions[0][3:] and "enum" not in properties.get(name, {})
+        )
+        rest = {key: value for key, value in region.outside.items() if key != name}
+        if is_prose and rest and not any(is_in_region(rest, arguments) for arguments in others):
+            words = {key: text for key, text in region.inside.items() if key != name}
+            region = Region(rest, words, region.calls)
+    return region
