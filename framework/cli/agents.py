@@ -20,6 +20,7 @@ from framework.cli.show import counted, show_table, wrapped
 from framework.cli.terminal import wrapped_line
 from framework.config.agents.compile import Agent, template_names
 from framework.config.agents.file_uses import template_variables
+from framework.config.agents.plan_steps import file_plan
 from framework.config.generations.generation import Generation
 from framework.config.overlay import environment_in
 from framework.config.settings import Settings
@@ -260,8 +261,23 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
         click.echo(wrapped(f"{budget['name']}: {defined}"))
     for place, names in data["hooks"].items():
         click.echo(f"\n{place}: {', '.join(names)}")
+    _show_plan(agent)
     click.secho(f"\nsystem prompt, about {data['system_prompt_tokens']} tokens", bold=True)
     click.echo("\n".join(wrapped(line) for line in data["system_prompt"].splitlines()))
+
+
+def _show_plan(agent: Agent) -> None:
+    """Show the fixed plan of an agent: its steps in their order, with their conditions and loops."""
+    if not agent.spec.plan.steps:
+        return
+    source = agent.place("plan", "steps")
+    click.secho(f"\nfixed plan ({source})", bold=True)
+    for step in file_plan(agent.spec, "", source).steps:
+        after = f" (after {', '.join(step.depends_on)})" if step.depends_on else ""
+        name = f"{step.tool}: " if step.tool and step.description != step.tool else ""
+        click.echo(wrapped(f"{step.id}  {name}{step.description}{after}"))
+        for term in step.terms:
+            click.echo(wrapped(f"    {term}"))
 
 
 def _show_client_rules(agent: Agent) -> None:

@@ -17,7 +17,7 @@ from framework.config.yaml.parse import ParseError, parse
 from framework.tools.form import FormField, checked_values, form_fields
 from framework.types.errors import RequestError, ToolError
 from framework.types.grant import DEFAULT_AT_MOST, DEFAULT_TTL, Remember, RememberOffer, covers_text
-from framework.types.plan import Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepDraft
+from framework.types.plan import FixedDraft, FixedStep, Plan, PlanStep, Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.text import value_lines, visible
 
@@ -29,7 +29,7 @@ HEAD = """\
 """
 
 
-def as_text(draft: PlanDraft, plan: Plan, tools: Collection[str] = ()) -> str:
+def as_text(draft: FixedDraft, plan: Plan, tools: Collection[str] = ()) -> str:
     """Return a draft as YAML with help in comments, which also list the finished steps."""
     return "\n".join([*_head(plan, tools), *_lines(draft)]) + "\n"
 
@@ -41,9 +41,9 @@ def with_problems(text: str, error: ParseError) -> str:
     return f"{comments}\n{body}\n"
 
 
-def read_text(text: str) -> PlanDraft:
+def read_text(text: str) -> FixedDraft:
     """Parse an edited plan; raises ParseError with every mistake at its place."""
-    draft, _ = parse(FILE, text.encode("utf-8", "replace"), PlanDraft)
+    draft, _ = parse(FILE, text.encode("utf-8", "replace"), FixedDraft)
     return draft
 
 
@@ -52,7 +52,7 @@ def is_unchanged(text: str | None) -> bool:
     return text is None or not [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def without(draft: PlanDraft, names: Collection[str]) -> PlanDraft:
+def without(draft: FixedDraft, names: Collection[str]) -> FixedDraft:
     """Return the draft without these steps and those that depend on them."""
     gone = set(names)
     while more := {step.id for step in draft.steps if step.id not in gone and gone.intersection(step.depends_on)}:
@@ -69,7 +69,7 @@ def _head(plan: Plan, tools: Collection[str]) -> Iterator[str]:
             yield f"# done: {step.id}: {visible(step.description)}"
 
 
-def _lines(draft: PlanDraft) -> Iterator[str]:
+def _lines(draft: FixedDraft) -> Iterator[str]:
     yield f"goal: {_value(draft.goal)}"
     yield "steps:" if draft.steps else "steps: []"
     for step in draft.steps:
@@ -79,11 +79,12 @@ def _lines(draft: PlanDraft) -> Iterator[str]:
         yield from (f"    {line}" for line in rest)
 
 
-def _step(step: StepDraft) -> Iterator[str]:
+def _step(step: FixedStep) -> Iterator[str]:
     yield f"id: {_value(step.id)}"
     yield f"description: {_value(step.description)}"
     if step.tool is not None:
         yield f"tool: {_value(step.tool)}"
+    if step.tool is not None or step.parameters:
         yield "parameters:" if step.parameters else "parameters: {}"
         yield from (f"  {_value(name)}: {_value(value)}" for name, value in step.parameters.items())
     if step.tools is not None:
@@ -92,6 +93,9 @@ def _step(step: StepDraft) -> Iterator[str]:
         yield f"depends_on: [{', '.join(step.depends_on)}]"
     if step.expected:
         yield f"expected: {_value(step.expected)}"
+    for key in ("when", "for_each", "max_items"):
+        if (value := getattr(step, key)) != FixedStep.model_fields[key].default:
+            yield f"{key}: {_value(value)}"
 
 
 def _value(value: Any) -> str:
@@ -159,15 +163,15 @@ def _plan_decision(choice: str, asked: Confirmation, plan: Plan) -> Decision | N
     return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
 
 
-def _draft(asked: Confirmation, plan: Plan) -> PlanDraft:
+def _draft(asked: Confirmation, plan: Plan) -> FixedDraft:
     """Return the draft to change: the plan, or a rejected edit of it."""
     try:
-        return PlanDraft.model_validate(asked.arguments) if asked.arguments else plan.draft
+        return FixedDraft.model_validate(asked.arguments) if asked.arguments else plan.draft
     except ValidationError:
         return plan.draft
 
 
-def _edited(draft: PlanDraft, plan: Plan) -> Edit | None:
+def _edited(draft: FixedDraft, plan: Plan) -> Edit | None:
     """Open the plan in the user's editor until it can be parsed."""
     text = as_text(draft, plan)
     while True:
@@ -189,7 +193,7 @@ def _edited(draft: PlanDraft, plan: Plan) -> Edit | None:
         return _edit(changed)
 
 
-def _dropped(draft: PlanDraft, plan: Plan) -> Edit | None:
+def _dropped(draft: FixedDraft, plan: Plan) -> Edit | None:
     known = [step.id for step in draft.steps]
     names = set(click.prompt(f"which ({', '.join(known)})", err=True).replace(",", " ").split())
     if unknown := sorted(names - set(known)):
@@ -201,7 +205,7 @@ def _dropped(draft: PlanDraft, plan: Plan) -> Edit | None:
     return _edit(left) if _is_meant(left, plan) else None
 
 
-def _is_meant(left: PlanDraft, plan: Plan) -> bool:
+def _is_meant(left: FixedDraft, plan: Plan) -> bool:
     """Show the remaining steps, and ask whether to continue with them."""
     click.echo("remaining steps:" if left.steps else "no steps are left", err=True)
     for step in left.steps:
@@ -213,7 +217,7 @@ def _is_meant(left: PlanDraft, plan: Plan) -> bool:
     return click.confirm(f"{what}?", default=False, err=True)
 
 
-def _edit(draft: PlanDraft) -> Edit:
+def _edit(draft: FixedDraft) -> Edit:
     arguments = draft.model_dump(mode="json", exclude_defaults=True)
     for step, written in zip(draft.steps, arguments["steps"], strict=True):
         written["depends_on"] = list(step.depends_on)
@@ -238,6 +242,8 @@ def _shown(asked: Confirmation, plan: Plan) -> Iterator[str]:
 def _step_lines(step: PlanStep, check: StepCheck | None) -> Iterator[str]:
     after = f"  (after {', '.join(step.depends_on)})" if step.depends_on else ""
     yield f"  {MARKS[step.status]} {step.id}  {visible(step.description)}{click.style(after, dim=True)}"
+    for term in step.terms:
+        yield f"      {visible(term)}"
     if step.tool is not None:
         yield f"      {visible(step.tool)}"
         for name, value in step.parameters.items():

@@ -213,6 +213,7 @@ def _question(asked: Confirmation) -> Iterator[str]:
     yield from (f"    {line}" for line in confirmation_lines(asked))
     for step in asked.plan.steps if asked.plan else ():
         yield f"    {step.id}. {visible(step.description)}{f'  {step.tool}' if step.tool else ''}"
+        yield from (f"       {visible(term)}" for term in step.terms)
         for name, value in step.parameters.items():
             yield from (f"       {line}" for line in value_lines(name, value))
     reason = f"{visible(asked.reason)}; " if asked.reason and not asks else ""

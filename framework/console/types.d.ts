@@ -140,6 +140,12 @@ export interface PlanStep {
   settled: boolean;
   abandoned: boolean;
   replaced: boolean;
+  bypassed: boolean;
+  /** Conditions of a fixed plan, by what they are about. */
+  when?: Record<string, string | number | boolean>;
+  /** The list of a loop; empty without one. */
+  for_each?: string;
+  max_items?: number;
 }
 
 export interface Plan {
@@ -148,6 +154,10 @@ export interface Plan {
   steps: PlanStep[];
   replans: number;
   must_be_approved: boolean;
+  /** `file:line` of a fixed plan; empty if the model wrote it. */
+  source: string;
+  answer: string;
+  answer_goal: string;
   envelope: unknown;
 }
 
@@ -538,6 +548,9 @@ export interface ShownStep {
   depends_on: string[];
   status: "open" | "running" | "done" | "failed" | "skipped";
   result?: string | null;
+  when?: Record<string, string | number | boolean>;
+  for_each?: string;
+  max_items?: number;
   /** Revision that added the step, if it is not the first. */
   added?: number;
   /** Revision that took the step away. */

@@ -38,7 +38,7 @@ from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefus
 from framework.types.events import ConfirmationRequested, Event, StreamEnd, read_event
 from framework.types.file import File
 from framework.types.frozen import Frozen
-from framework.types.plan import PlanDraft
+from framework.types.plan import FixedDraft, PlanDraft
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState, traits_of
 
 _ABANDONED = "the user closed the question without an answer"
@@ -89,7 +89,8 @@ def _path(asked: Confirmation) -> tuple[str, ...]:
 
 
 def _approval_schema(asked: Confirmation, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    edited = PlanDraft.model_json_schema() if asked.plan else dict(parameters or {"type": "object"})
+    plan = FixedDraft if asked.plan and asked.plan.source else PlanDraft
+    edited = plan.model_json_schema() if asked.plan else dict(parameters or {"type": "object"})
     description = "The complete arguments to use instead." if not asked.plan else "The complete plan to use instead."
     return {
         "type": "object",

@@ -95,6 +95,7 @@ def _plan(agent: str, plan: Plan) -> list[str]:
     lines = [f"{agent} asks: may it execute this plan? {visible(plan.goal)}"]
     for step in plan.steps:
         lines.append(f"  {step.id}. {visible(step.description)}{f' ({step.tool})' if step.tool else ''}")
+        lines += [f"     {visible(term)}" for term in step.terms]
         for name, value in step.parameters.items():
             lines += [f"     {line}" for line in _cut(value_lines(name, value))]
     return lines

@@ -42,6 +42,10 @@ class StepDraft(Frozen):
         return self.model_dump(include=set(StepDraft.model_fields))
 
 
+def _written(condition: str | float) -> str:
+    return condition if isinstance(condition, str) else json.dumps(condition)
+
+
 class FixedStep(StepDraft):
     """A step with what the model cannot write: files and people add conditions and loops."""
 
@@ -51,6 +55,13 @@ class FixedStep(StepDraft):
     """The list of a loop, such as `steps.find.output.items`; empty: the step runs once."""
     max_items: Annotated[int, Field(gt=0, le=MAX_LOOP_ITEMS)] = 20
     """Maximum length of the list."""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Its conditions and its loop, in words."""
+        conditions = [f"{name} is {_written(condition)}" for name, condition in self.when.items()]
+        loop = f"once for each of {self.for_each}, at most {self.max_items}" if self.for_each else ""
+        return tuple(filter(None, (f"only if {' and '.join(conditions)}" if conditions else "", loop)))
 
     @property
     def content(self) -> dict[str, Any]:
@@ -292,7 +303,7 @@ class Plan(Frozen):
         differences = [
             PlanChange(kind="changed" if key in old else "added", id=key, description=step.description)
             for key, step in new.items()
-            if key not in old or old[key].content != step.content
+            if key not in old or _without_items(old[key]) != _without_items(step)
         ]
         removed = (step for key, step in old.items() if key not in new)
         return (
@@ -306,6 +317,12 @@ def _continued(step: StepDraft, previous: PlanStep | None, revision: int) -> Pla
     if previous and previous.content == step.content and previous.status in ("open", "running", "done"):
         return previous if previous.status == "done" else previous.model_copy(update={"status": "open", "result": None})
     return PlanStep(**step.model_dump(), revision=revision)
+
+
+def _without_items(step: PlanStep) -> dict[str, Any]:
+    """Return the content of a step; a loop that waits for its items is still the same."""
+    after = [name for name in step.depends_on if not (step.for_each and is_item_id(name, step.id))]
+    return {**step.content, "depends_on": tuple(after)}
 
 
 def is_item_id(name: str, loop: str) -> bool:

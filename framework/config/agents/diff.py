@@ -79,7 +79,7 @@ def _tools(change: Change) -> tuple[str | None, str | None]:
 
 
 def _spec_changes(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
-    old_data, new_data = (spec.model_dump(mode="json", by_alias=True) for spec in (before, after))
+    old_data, new_data = (_with_steps_by_id(spec.model_dump(mode="json", by_alias=True)) for spec in (before, after))
     allowed: list[tuple[Any, Any]] = []
     for path, old, new in _leaves((), old_data, new_data):
         key = ".".join(path)
@@ -93,6 +93,17 @@ def _spec_changes(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
         else:
             effect = VALUE_EFFECTS.get(key, _neutral)(old, new)
             yield Change(agent=before.name, key=key, file_key=_file_key(key), before=old, after=new, effect=effect)
+
+
+def _with_steps_by_id(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a spec with the steps of its plan by id, each with the steps that it follows."""
+    steps = data["plan"]["steps"]
+    before = (None, *(step["id"] for step in steps))
+    by_id = {}
+    for step, previous in zip(steps, before, strict=False):
+        follows = step["depends_on"] if step["depends_on"] is not None else [previous] if previous else []
+        by_id[step["id"]] = {**step, "depends_on": follows}
+    return {**data, "plan": {**data["plan"], "steps": by_id}}
 
 
 def _leaves(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

@@ -5,6 +5,7 @@ import { cost, duration, tokens } from "../core/format.js";
 import { t } from "../core/i18n.js";
 import { link } from "../core/route.js";
 import { place } from "../widgets/place.js";
+import { terms } from "../widgets/text.js";
 
 /** @typedef {import("../types.d.ts").AgentDetail} AgentDetail */
 /** @typedef {Record<string, any>} Values */
@@ -15,6 +16,7 @@ export function facts({ policy, places, file_keys, fallback_models, model_settin
   /** @param {string} section */
   const keys = (section) => (/** @type {string} */ name) => file_keys[`${section}.${name}`] ?? name;
   const approval = plan.approval?.from ?? plan.approval;
+  const { steps, ...settings } = plan;
   for (const [name, value] of Object.entries(confirm)) limits[`confirm.${name}`] = value;
   const budgets = policy.budgets.map(({ name, limits, places }) =>
     h("p", h("code", name), " ", limits ?? t("not defined"), places.map((one) => [" ", place(one)])));
@@ -27,11 +29,20 @@ export function facts({ policy, places, file_keys, fallback_models, model_settin
       list(limits, (name) => places[`runtime_policy.${name}`], keys("runtime_policy"))),
     card(t("When this agent is chosen"), places.routing, chosen(routing)),
     policy.executor === "react" ? null : card(t("Plan"), places.plan,
-      list({ ...plan, approval }, undefined, (name) => keys("plan")(name).replace("plan.", ""))),
+      list({ ...settings, approval }, undefined, (name) => keys("plan")(name).replace("plan.", ""))),
+    steps.length ? card(t("Steps of the plan"), places["plan.steps"], h("ol.flat", steps.map(fixedStep))) : null,
     card(t("Shared budgets"), places.budgets, budgets),
     card(t("Skills"), places.skills, skills(policy.skills)),
     card(t("Hooks"), places.hooks, hooks),
     card(t("Sub-agents"), places.sub_agents, agents.length ? h("p.row.wrap", agents) : null));
+}
+
+/** @param {any} step a step of the plan in the agent's file */
+function fixedStep(step) {
+  const what = step.tool ?? (step.agent ? `agent.${step.agent}` : "");
+  const about = step.goal ?? step.description ?? step.message ?? "";
+  const text = [h("b", step.id), " ", what && h("code", what), " ", about];
+  return h("li", text, terms(step).map((term) => h("div.dim.small", term)));
 }
 
 /** The skills that the agent may use, and the names of the others. @param {AgentDetail["policy"]["skills"]} every */

@@ -46,7 +46,8 @@ export function thenCard(asked) {
   const { kind, expires_at, on_expiry } = asked;
   const cancels = on_expiry === "cancel";
   const rows = [
-    ...(kind === "tool" ? CALL() : kind === "plan" ? PLAN() : kind === "step" ? [] : asked.url ? VISIT() : QUESTION()),
+    ...(kind === "tool" ? CALL() : kind === "plan" ? PLAN(asked.plan?.source) : kind === "step" ? []
+      : asked.url ? VISIT() : QUESTION()),
     [t("Nothing"), expires_at ? expiry(expires_at, cancels) : t("it waits without a limit")],
   ];
   const facts = rows.map(([name, text]) => [h("dt", name), h("dd", text)]);
@@ -64,9 +65,10 @@ const CALL = () => [
   [t("Respond"), t("the model reads your text instead of a result")],
   [t("Reject"), t("the model reads your reason, and continues")],
 ];
-const PLAN = () => [
+/** @param {string} [source] the place of a plan that the model cannot replace */
+const PLAN = (source) => [
   [t("Approve"), t("these steps run")],
-  [t("Respond"), t("the model makes another plan")],
+  ...(source ? [] : [[t("Respond"), t("the model makes another plan")]]),
   [t("Reject"), t("no step runs")],
 ];
 const VISIT = () => [

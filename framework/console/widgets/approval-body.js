@@ -9,7 +9,7 @@ import { diffView, unifiedView } from "./diff.js";
 import { argumentLine, jsonBlock } from "./json.js";
 import { withPlaces } from "./place.js";
 import { schemaForm } from "./schema-form.js";
-import { textBlock, visible } from "./text.js";
+import { terms, textBlock, visible } from "./text.js";
 
 /** @typedef {import("../types.d.ts").PendingConfirmation} Confirmation */
 /** @typedef {import("../types.d.ts").PlanStep} PlanStep */
@@ -204,6 +204,7 @@ function stepRow(asked, step, form, choose) {
     h("span.t", visible(step.description)),
     h(`span.small.ink.k-${verdict.kind}`, { title: check?.rule ?? "" }, verdict.word()),
     form || isLong(step) ? h("div.sub", h("code", step.tool), form ?? argumentList(step.parameters)) : call,
+    terms(step).map((text) => h("span.sub", text)),
     step.depends_on.length ? h("span.sub", t("after {ids}", { ids: step.depends_on.join(", ") })) : null,
     check?.waits_for.length ? h("span.sub", t("It is checked again when its arguments are known.")) : null,
     check && check.verdict !== "allow" && check.rule ? h("span.sub", withPlaces(check.rule)) : null,

@@ -2,7 +2,7 @@
 
 import { h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
-import { isProposal, isQuestion } from "./approval-view.js";
+import { isFixed, isProposal, isQuestion } from "./approval-view.js";
 import { copyButton } from "./copy.js";
 
 /**
@@ -65,6 +65,7 @@ export function explanation({ runId }) {
 /** @param {View} view @param {Acts} acts */
 function decisions({ subject, body, locked, editing }, { approve, edit, write }) {
   const wrong = (body?.problems().length ?? 0) > 0;
+  const respond = button("respond", "ghost", t("Respond"), "S", () => write("respond"), locked);
   if (!isProposal(subject.confirmation)) {
     return [
       button("approve", "primary", t("I have been there: continue"), "A", approve, locked),
@@ -76,7 +77,7 @@ function decisions({ subject, body, locked, editing }, { approve, edit, write })
     button("approve", "primary", body?.action() ?? t("Approve"), editing ? SEND : "A", approve, locked || wrong),
     body ? button("edit", "", editing ? t("Undo") : t("Edit"), "E", edit, locked) : null,
     h("span.grow"),
-    button("respond", "ghost", t("Respond"), "S", () => write("respond"), locked),
+    isFixed(subject.confirmation) ? null : respond,
     button("reject", "ghost danger", t("Reject"), "R", () => write("reject"), locked),
   ];
 }

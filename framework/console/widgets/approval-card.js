@@ -235,7 +235,7 @@ export class ApprovalCard extends Component {
       a: () => can() && !view.isQuestion(this.#asked) && "seen" in this.#foot.dataset && this.#approve(),
       e: () => can() && view.isProposal(this.#asked) && this.#edit(),
       r: () => can() && this.#asked.kind !== "step" && this.#write("reject"),
-      s: () => can() && view.isProposal(this.#asked) && this.#write("respond"),
+      s: () => can() && view.isProposal(this.#asked) && !view.isFixed(this.#asked) && this.#write("respond"),
       "Control+Enter": () => view.click(this.#foot.querySelector(".btn:has(.any)")),
     };
   }

@@ -108,8 +108,10 @@ export function decidedText(made, asked) {
 export function before(asked) {
   if (!asked?.plan) return asked?.arguments ?? {};
   const steps = asked.plan.steps.filter((step) => !["done", "failed"].includes(step.status));
-  const drafts = steps.map(({ id, description, tool, parameters, tools, depends_on, expected }) => {
-    return { id, description, tool, parameters, tools, depends_on, expected };
+  const drafts = steps.map(({ id, description, tool, parameters, tools, depends_on, expected, ...step }) => {
+    const loop = step.for_each ? { for_each: step.for_each, max_items: step.max_items } : {};
+    const when = Object.keys(step.when ?? {}).length ? { when: step.when } : {};
+    return { id, description, tool, parameters, tools, depends_on, expected, ...when, ...loop };
   });
   return { goal: asked.plan.goal, steps: drafts };
 }

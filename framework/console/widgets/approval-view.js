@@ -51,6 +51,9 @@ export const isQuestion = (asked) => !isProposal(asked) && !asked.url;
 /** @param {Confirmation} asked whether it is about a call or a plan, which can be edited or replaced by a text */
 export const isProposal = ({ kind }) => kind === "tool" || kind === "plan";
 
+/** @param {Confirmation} asked whether it is about a plan of the agent's file, which the model cannot replace */
+export const isFixed = ({ plan }) => Boolean(plan?.source);
+
 /** @param {Confirmation} asked an address to visit, with its host, in which look-alike letters show */
 export function address({ url }) {
   if (!url || !/^https?:/.test(url)) return null;

@@ -4,7 +4,7 @@ import { fill, h } from "../core/dom.js";
 import { duration } from "../core/format.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
-import { visible } from "./text.js";
+import { terms, visible } from "./text.js";
 import { mark } from "./tool-card.js";
 
 /** @typedef {import("../types.d.ts").RunItem} RunItem */
@@ -66,7 +66,8 @@ function stepRow(step, call) {
   const after = step.depends_on?.length ? t("after {steps}", { steps: step.depends_on.join(", ") }) : "";
   const notes = [
     step.tool || after ? [h("code", step.tool ?? ""), step.tool && after ? ", " : "", after] : null,
-    step.added ? h("span.ink.k-plan", t("added in revision {n}", { n: step.added })) : null,
+    ...terms(step),
+    step.added && step.added > 1 ? h("span.ink.k-plan", t("added in revision {n}", { n: step.added })) : null,
     step.removed ? t("taken out in revision {n}", { n: step.removed }) : null,
     ["failed", "skipped"].includes(step.status) && step.result ? visible(step.result.slice(0, 300)) : null,
   ];

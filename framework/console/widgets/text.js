@@ -116,3 +116,15 @@ function endOfLine(text, lines) {
   }
   return end;
 }
+
+/**
+ * Return the conditions and the loop of a step, in words.
+ * @param {Pick<import("../types.d.ts").PlanStep, "when" | "for_each" | "max_items">} step
+ */
+export function terms({ when, for_each: list, max_items: n }) {
+  const conditions = Object.entries(when ?? {}).map(([name, value]) => `${name}: ${value}`);
+  return [
+    ...(conditions.length ? [t("only if {conditions}", { conditions: conditions.join(", ") })] : []),
+    ...(list ? [t("once for each of {list}, at most {n}", { list, n: String(n) })] : []),
+  ];
+}

@@ -68,6 +68,8 @@ export default {
   "image not loaded": "未加载图片",
   "{n} of {all}": "{n} / {all}",
   "revision {n}": "第 {n} 版",
+  "only if {conditions}": "仅当 {conditions}",
+  "once for each of {list}, at most {n}": "对 {list} 中的每一项执行一次，最多 {n} 项",
   "after {steps}": "在 {steps} 之后",
   "added in revision {n}": "第 {n} 版新增",
   "taken out in revision {n}": "第 {n} 版移除",

@@ -43,7 +43,7 @@ from framework.tools.tool import Tool, idempotency_key
 from framework.types.errors import AgentsdError, ModelError, Paused, StepFailed, ToolError
 from framework.types.events import Routed
 from framework.types.messages import Message, late_guidance
-from framework.types.plan import ApprovalScope, FixedDraft, Plan, PlanStep, Preflight
+from framework.types.plan import ApprovalScope, FixedDraft, FixedStep, Plan, PlanStep, Preflight
 from framework.types.spec import RISKS
 from framework.types.state import STEP_PREFIX, Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.strict_json import call_digest, canonical_call
@@ -333,9 +333,17 @@ def _edited(run: Run, arguments: dict[str, Any]) -> tuple[Plan | None, Preflight
         errors = error.errors(include_url=False, include_input=False, include_context=False)
         return None, None, [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in errors]
     before = current_plan(run)
-    plan = Plan.from_draft(draft.with_goal(before.goal), before)
+    own = {step.id: step for step in before.steps}
+    steps = tuple(_with_terms(step, own[step.id]) if step.id in own else step for step in draft.steps)
+    plan = Plan.from_draft(draft.with_goal(before.goal).model_copy(update={"steps": steps}), before)
     check = preflight(run, plan, plan_settings(run))
     return plan, check, check.problems
+
+
+def _with_terms(step: FixedStep, before: FixedStep) -> FixedStep:
+    """Return an edited step with the conditions and the loop of the old one, where the edit does not mention them."""
+    unmentioned = {"when", "for_each", "max_items"} - step.model_fields_set
+    return step.model_copy(update={key: getattr(before, key) for key in unmentioned})
 
 
 RETRY, SKIP, STOP = "retry", "skip", "stop"

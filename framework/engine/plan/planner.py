@@ -35,7 +35,7 @@ from framework.tools.toolset import TOOL_SEARCH
 from framework.types.errors import LimitExceeded, StepFailed, ToolError
 from framework.types.events import PlanProposed
 from framework.types.messages import Message, ToolCall, Usage, late_guidance
-from framework.types.plan import Estimate, Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepDraft, StepStatus
+from framework.types.plan import Estimate, FixedStep, Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepStatus
 from framework.types.spec import RISKS, ApprovalFrom, PlanSettings, Risk
 from framework.types.state import CallRecord, Confirmation, Decision, RunState
 from framework.types.text import did_you_mean, one_line
@@ -78,7 +78,7 @@ def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> TraceSpan:
     if span.is_recording() and (content := run.content):
         span.set_attributes(content.text(names.PLAN_STEP_DESCRIPTION, step.description))
         span.set_attributes(
-            content.input(step.model_dump(include=set(StepDraft.model_fields), exclude_defaults=True, mode="json"))
+            content.input(step.model_dump(include=set(FixedStep.model_fields), exclude_defaults=True, mode="json"))
         )
     return span
 
@@ -91,7 +91,7 @@ def record_step_end(
         span.set_attribute(names.PLAN_STEP_OUTCOME, "waiting")
         record_pending(span, pending)
         return
-    span.set_attribute(names.PLAN_STEP_OUTCOME, status)
+    span.set_attribute(names.PLAN_STEP_OUTCOME, "expanded" if status == "open" else status)
     _output(run, span, result or "")
     if status == "failed":
         span.fail("step_failed")
@@ -433,14 +433,18 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
         risk=tool.risk,
         waits_for=waits_for,
         findings=tuple(findings),
-        risks=tuple(_type_risks(tool, step)),
+        risks=tuple(_type_risks(run, plan, tool, step)),
     )
 
 
-def _type_risks(tool: Tool, step: PlanStep) -> Iterator[str]:
-    """Yield parameters that refer to another step's result and do not accept text, into which any result converts."""
+def _type_risks(run: RunContext, plan: Plan, tool: Tool, step: PlanStep) -> Iterator[str]:
+    """Yield parameters that refer to another step's result and do not accept text, into which any result converts.
+
+    In a fixed plan, declared types of results were checked when the file was loaded.
+    """
+    declared = {one.id for one in plan.steps if plan.source and _has_declared_result(run, one)}
     for place, other, types in expected_types(step.parameters, tool.definition.parameters):
-        if types and "string" not in types:
+        if types and "string" not in types and other.step not in declared:
             value = f"the result of {other.step}" if other.step else other.text
             yield f"{place}: the step fails unless {value} is {' or '.join(sorted(types))}"
 
@@ -459,6 +463,12 @@ def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
             yield f"its parameters refer to step {name!r}, which does not exist{did_you_mean(name, sorted(known))}"
         elif name not in needed:
             yield f"its parameters refer to step {name}: add {name} to its depends_on"
+
+
+def _has_declared_result(run: RunContext, step: PlanStep) -> bool:
+    """Return whether the tool of a step declares the type of its result."""
+    tool = run.agent.toolset.tools.get(step.tool or "")
+    return tool is not None and tool.returns is not None
 
 
 def _all_references(step: PlanStep) -> Iterator[StepReference]:

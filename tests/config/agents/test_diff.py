@@ -203,3 +203,22 @@ def test_reversing_a_change_reverses_its_direction(one: dict[str, Any], other: d
 def _same_sets(one: dict[str, Any], other: dict[str, Any]) -> bool:
     sets = [{key: set(rules) for key, rules in policy["skill_policy"].items()} for policy in (one, other)]
     return sets[0] == sets[1] and one["runtime_policy"] == other["runtime_policy"]
+
+
+def test_each_key_of_a_step_of_a_fixed_plan_is_a_change_of_its_own() -> None:
+    def plan(*steps: dict[str, Any]) -> AgentSpec:
+        return spec(executor="plan", plan={"steps": list(steps)})
+
+    def changes(before: AgentSpec, after: AgentSpec) -> list[tuple[str, Any, Any]]:
+        return [(change.key, change.before, change.after) for change in diff_agent(before, after)]
+
+    a, b = {"id": "a", "tool": "x"}, {"id": "b", "tool": "y", "when": {"steps.a.output": "> 1"}}
+    assert changes(plan(a, b), plan(a, {**b, "when": {"steps.a.output": "> 2"}})) == [
+        ("plan.steps.b.when.steps.a.output", "> 1", "> 2")
+    ]
+    assert changes(plan(a, b), plan(b, a)) == [
+        ("plan.steps.a.depends_on", [], ["b"]),
+        ("plan.steps.b.depends_on", ["a"], []),
+    ]
+    ((key, before, after),) = changes(plan(a), plan(a, b))
+    assert (key, before, after["when"]) == ("plan.steps.b", None, {"steps.a.output": "> 1"})

@@ -223,6 +223,7 @@ def test_a_plan_of_the_file_is_approved_edited_or_rejected_and_never_rewritten(t
     assert (asked.kind, asked.plan.hash) == ("plan", asked.hash)
     assert asked.preflight is not None
     assert (asked.preflight.estimate.tool_calls, asked.preflight.estimate.model_calls) == (4, 0)
+    assert not [check.risks for check in asked.preflight.steps if check.risks], "the types are declared"
     assert [step.when for step in asked.plan.steps if step.when] == [{"steps.order.output.amount": "> 100"}]
     assert office.log == []
     result, _, model = follow(root, office, decide={"plan": Approve()})
@@ -234,6 +235,10 @@ def test_a_plan_of_the_file_is_approved_edited_or_rejected_and_never_rewritten(t
     kept = {**draft, "steps": [{**draft["steps"][0], "depends_on": []}, {**draft["steps"][2], "depends_on": ["order"]}]}
     result, _, _ = follow(root, office, decide={"plan": Edit(arguments=kept)})
     assert office.log == ["lookup o1", "mail ann", "mail bob"]
+    plain = [{key: step[key] for key in step.keys() - {"when", "for_each"}} for step in draft["steps"]]
+    office = Office(amount=50)
+    follow(root, office, decide={"plan": Edit(arguments={**draft, "steps": plain})})
+    assert office.log == ["lookup o1", "mail ann", "mail bob", "refund o1 50"], "an older client keeps the conditions"
 
     async def respond() -> RunResult:
         options: dict[str, Any] = {"tools": office.tools(), "models": {"scripted": ScriptedModel()}, "watch": False}

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from framework import Edit
 from framework.cli.confirm import as_text, read_text
-from framework.types.plan import Plan, PlanDraft
+from framework.types.plan import FixedDraft, Plan, PlanDraft
 from tests.support.plans import (
     Workshop,
     draft,
@@ -55,7 +55,7 @@ def test_an_edit_may_number_its_steps_and_omit_the_goal(tmp_path: Path) -> None:
 
 
 def test_the_text_of_a_numbered_plan_is_the_same_plan() -> None:
-    plan = PlanDraft.model_validate(LITERAL)
+    plan = FixedDraft.model_validate(LITERAL)
     assert read_text(json.dumps(LITERAL)) == plan
     assert read_text(as_text(plan, Plan.from_draft(plan))) == plan
     assert read_text("steps:\n  - {step: 1, description: look}\n").steps[0].id == "1"
