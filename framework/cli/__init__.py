@@ -6,8 +6,7 @@ In reading order; each module imports only from those below it:
     chat_prompt        Input of a chat on a terminal: line editing, history, pastes, completions.
     chat_commands      The slash commands of a chat, and what a chat knows.
     transcripts        `agentsd conversations show`, `fork`, `export`, `import`, `delete`: one conversation.
-    conversations      `agentsd conversations`: lists them; finds the other commands.
-    runs               `agentsd runs`: lists and prunes stored runs; finds the other commands.
+    runs               `agentsd runs` and `conversations`: lists and prunes; finds the other commands.
     triggers           `agentsd triggers`: lists, runs, pauses and resumes what starts runs by itself.
     policy             `agentsd policy suggest`: turns past decisions into rules.
     main               The `agentsd` command: imports a command when it is called, turns errors into one line.
@@ -18,13 +17,11 @@ In reading order; each module imports only from those below it:
     run                `agentsd run`: sends one message to an agent and prints the answer.
     models             `agentsd models`: what is assumed of a model, and whether its server agrees.
     keys               `agentsd keys`: creates keys of the HTTP server.
-    serve              `agentsd serve` and `agentsd worker`: serve a project, execute its waiting runs.
+    serve              `agentsd serve`, `worker`, `mcp`, `acp`: serve a project until a signal or the client ends it.
     test               `agentsd test`: runs the test cases of agents.
     tools              `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents             `agentsd agents`, `templates`, `explain`: what a project's agents are and may do.
     grants             `agentsd grants`: the approvals that are remembered.
-    acp                `agentsd acp`: serves agents to an editor, over standard input and output.
-    mcp                `agentsd mcp`: serves agents as tools to an MCP client.
     config             `agentsd config`: compares projects; shows and rolls back the generations of a server.
     completion         `agentsd completion`, the completions of a shell, and the index of all commands.
     entry              Entry point: imports the rest so that Ctrl-C stays quiet.
@@ -34,10 +31,9 @@ In reading order; each module imports only from those below it:
     schema             `agentsd schema`: JSON Schemas for editors.
     project            Reads the project that a command works on, or another version; finds its tools.
     location           What a command works on: a project, an agent file, stored runs and conversations.
-    run_view           Shows a run on a terminal: tree, Markdown as it arrives, status line.
+    run_view           Shows a run while it is in progress: its tree, text and status line, below output that stays.
     show               Formats events as text, rows as tables, and traces as waterfalls.
     trace_export       Sends the traces of a command to a backend.
-    live_area          Lines at the bottom of a terminal that change, below output that stays.
     terminal           The terminal: escaped output, wrapped lines, input, Ctrl-C.
     options            Options and arguments that several commands share.
 """

@@ -19,7 +19,7 @@ from framework.cli.project import find_tool, read_project
 from framework.cli.show import counted, show_table, wrapped
 from framework.cli.terminal import wrapped_line
 from framework.config.agents.compile import Agent, template_names
-from framework.config.agents.file_uses import template_variables
+from framework.config.agents.findings import template_variables
 from framework.config.agents.plan_steps import file_plan
 from framework.config.generations.generation import Generation
 from framework.config.overlay import environment_in
@@ -32,8 +32,8 @@ from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, ag
 from framework.engine.runtime.project import Project, summarize_agents
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.tool_call.call import ToolExplanation, explain_call, explain_tool, explain_tools
+from framework.llm.message_shape import schema_changes, wire_schema
 from framework.llm.providers import api_format
-from framework.llm.tool_schemas import schema_changes, wire_schema
 from framework.store.types import GrantQuery
 from framework.tools.files import BaseFolder
 from framework.tools.grants import grant_covers

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from framework.cli.live_area import LiveArea, TerminalArea
 from framework.cli.location import load_files, new_conversation, runs_of, store_as_turn
 from framework.cli.options import parse_inputs
+from framework.cli.run_view import LiveArea, TerminalArea
 from framework.cli.show import MARKS, as_visible_json, counted, requested_waterfall, show_table
 from framework.cli.terminal import as_json_text, on_interrupt, raw_stderr, read_in_thread, wrapped_line, write_out
 from framework.cli.transcripts import turns_of

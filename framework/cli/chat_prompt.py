@@ -25,7 +25,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from framework.cli.chat_commands import AUTO, COMMANDS_HELP, DEFAULT, PROMPT, ChatState
-from framework.cli.live_area import LiveArea, prints_above, rows_of, terminal_size, widths_of_lines
+from framework.cli.run_view import LiveArea, prints_above, rows_of, terminal_size, widths_of_lines
 from framework.cli.terminal import escape_controls
 from framework.types.text import fix_surrogates
 

@@ -166,6 +166,9 @@ MODULES = {
     "templates": "agents:templates_command",
     "explain": "agents:explain_command",
     "budgets": "fleet:budgets_command",
+    "mcp": "serve:mcp_command",
+    "acp": "serve:acp_command",
+    "conversations": "runs:conversations_command",
 }
 """`MODULE:NAME` of each command that is not `command` of the module with its name."""
 UNDERSTOOD = {"ls": ("agents", "list"), "validate": ("check",), "lint": ("check",), "version": ("--version",)}

@@ -1,4 +1,4 @@
-"""`agentsd serve` serves a project over HTTP, and `agentsd worker` executes runs that wait in a store."""
+"""`agentsd serve`, `worker`, `mcp` and `acp`: serve a project until a signal, or until the client leaves."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import ctypes
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -32,6 +33,7 @@ from framework.telemetry.spans import JsonFormatter
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import AgentsdError, ConfigError, RequestError, exit_code_of
 from framework.types.extras import install_command
+from framework.types.spec import RISKS, Risk
 
 log = logging.getLogger("agentsd.server")
 
@@ -258,3 +260,95 @@ def _announce_worker(log: ServerLog, settings: Settings, name: str, runtime: Run
     ]
     shown = "; ".join(part for part in parts if part)
     log.announce(f"agentsd worker {name} executes runs: {shown} (generation {current.number}; Ctrl-C ends it)")
+
+
+_MCP_HINT = (
+    "it speaks MCP with a program, not with people: add `agentsd mcp` to a client, see docs/serving-protocols.md"
+)
+
+
+@click.command("mcp")
+@project_path
+@click.option(
+    "-a", "--agent", "agents", multiple=True, metavar="AGENT", help="Offer only this agent; repeatable. Default: all."
+)
+def mcp_command(path: str, agents: tuple[str, ...]) -> int:
+    """Serve the agents of the project at PATH (default: this folder) as MCP tools, over standard input and output.
+
+    MCP clients such as Claude Code, Cursor and Zed start it. Edits of the project's files take effect while it runs.
+    Exit codes: 0 the client has closed the connection, 78 invalid files or settings.
+    """
+    location = locate(path)
+    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
+    logging.getLogger("agentsd.runs").setLevel(logging.INFO)
+    try:
+        from framework.server.mcp import serve_stdio
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] in {"mcp", "mcp_types"}:
+            raise ConfigError(f"`agentsd mcp` needs the MCP SDK: {install_command('agentsd[mcp]')}") from None
+        raise
+
+    def announce(runtime: Runtime) -> None:
+        refresh_schemas(runtime)
+        current = runtime.catalog.current
+        for name in agents:
+            current.agent(name)
+        offered = counted(len(agents) or len(current.agents), "agent")
+        click.echo(f"agentsd offers {offered} over MCP (generation {current.number})", err=True)
+        if sys.stdin.isatty():
+            click.echo(_MCP_HINT, err=True)
+
+    settings = location.settings()
+    forbid_inspection()
+    with trace_export(settings):
+        asyncio.run(serve_stdio(location.root, settings, agents or None, announce))
+    return 0
+
+
+_NOTHING = "none"
+_ACP_HINT = "it speaks ACP with an editor, not with people: see docs/how-to/use-an-editor.md"
+
+
+@click.command("acp")
+@project_path
+@click.option("-a", "--agent", metavar="AGENT", help="Offer only this agent. Default: all, as modes of a session.")
+@click.option(
+    "--decides",
+    type=click.Choice([_NOTHING, *RISKS]),
+    default="high",
+    show_default=True,
+    help="Highest risk of what may be approved in the editor.",
+)
+def acp_command(path: str, agent: str | None, decides: str) -> int:
+    """Serve the agents of the project at PATH (default: this folder) to an editor, over standard input and output.
+
+    Editors such as Zed, JetBrains and Neovim start it. Edits of the project's files take effect while it runs. The
+    folder and the tool servers that the editor sends are not used.
+    Exit codes: 0 the editor has closed the connection, 78 invalid files or settings.
+    """
+    location = locate(path)
+    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
+    logging.getLogger("agentsd.runs").setLevel(logging.INFO)
+    try:
+        from framework.server.acp import serve_acp
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "acp":
+            raise ConfigError(f"`agentsd acp` needs the ACP SDK: {install_command('agentsd[acp]')}") from None
+        raise
+
+    def announce(runtime: Runtime) -> None:
+        refresh_schemas(runtime)
+        current = runtime.catalog.current
+        if agent is not None:
+            current.agent(agent)
+        offered = counted(1 if agent else len(current.agents), "agent")
+        click.echo(f"agentsd offers {offered} over ACP (generation {current.number})", err=True)
+        if sys.stdin.isatty():
+            click.echo(_ACP_HINT, err=True)
+
+    settings = location.settings()
+    forbid_inspection()
+    highest = None if decides == _NOTHING else cast(Risk, decides)
+    with trace_export(settings):
+        asyncio.run(serve_acp(location.root, settings, agent, highest, announce))
+    return 0

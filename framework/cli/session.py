@@ -19,8 +19,8 @@ from typing import Any, TextIO
 import click
 
 from framework.cli.confirm import ask_for_decisions
-from framework.cli.live_area import LiveArea, TerminalArea
 from framework.cli.location import Location, find_run, show_problem, store_url
+from framework.cli.run_view import LiveArea, TerminalArea
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
 from framework.cli.terminal import draws, is_terminal, on_interrupt, raw_stderr, say, shows_answers, wrapped_line
 from framework.cli.trace_export import trace_export

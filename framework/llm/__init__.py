@@ -3,9 +3,8 @@
 In reading order; each module imports only from those below it:
 
     providers          Creates the client for a model name: known providers, their APIs, URLs and variables.
-    json_protocol      Tools and typed answers for models without function calls, as JSON text.
+    json_protocol      Tools and typed answers for models without function calls: as JSON, or through Instructor.
     cloud              Claude in Amazon Bedrock, and Claude and Gemini in Google Cloud's Vertex AI.
-    instructor_client  Typed answers from models without support for them, through Instructor.
     message_formats    Exports and imports conversations as JSON, neutral or in a provider's format.
     openai             Clients for every server with OpenAI's chat completions or Responses API.
     anthropic          Client for Claude.
@@ -16,8 +15,7 @@ In reading order; each module imports only from those below it:
     answer_text        Thoughts and function calls that a model wrote into its text.
     client             The interface of every model client: request, deltas and reply; a model that follows a script.
     openai_format      Converts messages to and from the format of OpenAI's chat completions.
-    tool_schemas       Puts the JSON Schema of a tool's arguments into the form that a provider accepts.
-    message_shape      Conversations in the form that the receiver's chat template accepts, as JSON encoded once.
+    message_shape      Conversations and tools as requests: the forms that receivers accept, as JSON encoded once.
     capabilities       Known capabilities of models: features, token limits and prices.
     http_client        The HTTP client passed to provider SDKs, with limits on responses; base URLs of servers.
     reconnection       An HTTP client that replaces a connection that the server closed before it answered.

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client, read_unstreamed
-from framework.llm.message_shape import Base64, leading_instructions, mark_notices, merged_fields, missing_file
+from framework.llm.message_shape import (
+    Base64,
+    leading_instructions,
+    mark_notices,
+    merged_fields,
+    missing_file,
+    wire_schema,
+)
 from framework.llm.openai_format import (
     PARAGRAPH,
     parse_call,
@@ -37,7 +44,6 @@ from framework.llm.provider_client import (
     to_reply,
 )
 from framework.llm.provider_errors import message_in, parse_retry_after
-from framework.llm.tool_schemas import wire_schema
 from framework.types.errors import ModelError
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, whole_reply
 from framework.llm.http_client import SDK_TIMEOUT, create_http_client
-from framework.llm.message_shape import leading_instructions, mark_notices
+from framework.llm.message_shape import gemini_parameters, leading_instructions, mark_notices
 from framework.llm.openai_format import (
     FOREIGN_SIGNATURE,
     origin_of_files,
@@ -26,7 +26,6 @@ from framework.llm.openai_format import (
 )
 from framework.llm.provider_client import FinishReasons, ProviderClient, ProviderResponse, merge_finish_reason, to_reply
 from framework.llm.provider_errors import message_in, parse_retry_after
-from framework.llm.tool_schemas import gemini_parameters
 from framework.types.errors import ModelError
 from framework.types.http import trusted_certificates
 from framework.types.media import MediaPart, MessagePart

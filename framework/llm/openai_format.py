@@ -14,8 +14,7 @@ from math import inf
 from typing import Any
 
 from framework.llm.capabilities import CallSignatures
-from framework.llm.message_shape import Base64, missing_file
-from framework.llm.tool_schemas import wire_schema
+from framework.llm.message_shape import Base64, missing_file, wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings

@@ -4,8 +4,7 @@ In reading order; each module imports only from those below it:
 
     process           `agentsd serve`: runs a runtime and its HTTP server until a signal stops them.
     console           `/` and `/console/…`: the web page for people, from the static files of `framework/console`.
-    routes            The router with all routes of a runtime.
-    protocol_routes   The routes of AG-UI, MCP and A2A, whose SDKs the first request imports.
+    routes            The router with all routes of a runtime, and the routes of AG-UI, MCP and A2A.
     operations_api    `/health`, `/ready`, `/metrics`, and what a server tells of itself: identity, processes, events.
     agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
     agui_events       Events of a run as events of AG-UI.
@@ -25,8 +24,7 @@ In reading order; each module imports only from those below it:
     event_stream      Server-sent events: heartbeats, clients that leave or do not read, the events of the project.
     request_handling  Applies to every route: access, limits, strict JSON, paging, errors, metrics, repeated requests.
     openapi           Bodies of the routes, and `/openapi.json`, which describes the routes with examples.
-    key_limits        Limits of each key: requests that start runs, runs in progress, and open event streams.
-    identity          The identity of a client: key, tenant, user, agents, roles; who may enter without a key.
+    identity          Who sends a request: key, tenant, user, agents, roles; and the limits of each key.
     startup           Starts and stops a server, worker or connection over stdio, and the work beside requests.
     protocol_texts    Why a run has no answer, and what it asks, for clients that only show text.
     errors            The errors of the API, and their JSON: `{"error": {"code", "type", "message", "param"}}`.

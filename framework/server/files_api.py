@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from framework.config.agents.file_uses import agents_by_file, template_variables
+from framework.config.agents.findings import agents_by_file, template_variables
 from framework.config.editing import FileChanged, edit_refusal, readable_text, write_if_unchanged
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Candidate, Generation, Preview

@@ -53,8 +53,7 @@ from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import client_message
 from framework.server.event_stream import AppResponse, OpenStreams
-from framework.server.identity import LOCAL, Identity, identity_of
-from framework.server.key_limits import KeyLimits
+from framework.server.identity import LOCAL, Identity, KeyLimits, identity_of
 from framework.server.protocol_texts import (
     confirmation_text,
     confirmations_text,

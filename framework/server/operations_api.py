@@ -14,8 +14,7 @@ from framework.config.api_keys import ROLES, Role
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import MetricsUnavailable
 from framework.server.event_stream import ConfigFeed, EventStreamResponse, OpenStreams, encode_event
-from framework.server.identity import Identify, Identity, check_access, identity_of, require, requires
-from framework.server.key_limits import KeyLimits
+from framework.server.identity import Identify, Identity, KeyLimits, check_access, identity_of, require, requires
 from framework.server.openapi import (
     STREAM_RESPONSE,
     HealthResponse,

@@ -35,8 +35,7 @@ from framework.server.errors import (
     status_error_body,
     validation_error,
 )
-from framework.server.identity import Identify, check_access, identity_of
-from framework.server.key_limits import BodiesInFlight
+from framework.server.identity import BodiesInFlight, Identify, check_access, identity_of
 from framework.server.openapi import Printable, redacted_json
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback

@@ -14,8 +14,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.start import several_owners
 from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
-from framework.server.identity import LOCAL, Identity, agent_for
-from framework.server.key_limits import KeyLimits
+from framework.server.identity import LOCAL, Identity, KeyLimits, agent_for
 from framework.store.types import Conversation, ConversationInfo, ConversationQuery, RunInfo, RunQuery
 from framework.store.usage import Grouping, Period, UsageReport
 from framework.store.views import read_fleet

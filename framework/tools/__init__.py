@@ -20,11 +20,11 @@ In reading order; each module imports only from those below it:
     skills           Agent Skills, and the tools with which a model loads them and reads their files.
     toolset          The tools of one agent: which are offered, which rules match each, and a search for them.
     scripts          Tools as functions of scripts, and the interpreter that runs one script with limits and snapshots.
-    tool             Tools: a function, the schema of its arguments, and the properties that policies use.
     child_processes  Child processes: how they start, what they inherit, and the sandbox of `shell`.
-    files            Files below a base folder: paths, patterns of denied files, safe reading and writing.
     threads          Threads for blocking tools, with a quota for each run, and calls with a time limit.
-    declaration      Checks the options of `@tool` when the tool is declared.
     http             HTTP of tools: which URLs and addresses they may reach, and the client that checks each of them.
+    tool             Tools: a function, the schema of its arguments, and the properties that policies use.
+    files            Files below a base folder: paths, patterns of denied files, safe reading and writing.
+    declaration      Checks the options of `@tool` when the tool is declared.
     schema           Schemas of tools: checks and repairs of arguments, and checks of return values.
 """

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.cli.live_area import AreaStream, TerminalArea, prints_above, terminal_size
+from framework.cli.run_view import AreaStream, TerminalArea, prints_above, terminal_size
 from tests.support.cases import cases
 from tests.support.screens import screen_of
 

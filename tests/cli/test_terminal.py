@@ -276,10 +276,6 @@ def test_a_mistyped_command_gets_a_suggestion(tmp_path: Path) -> None:
     [
         ("framework.cli.main", ("framework.config", "framework.engine", "sqlalchemy", "rich")),
         ("framework.cli.runs", ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor")),
-        (
-            "framework.cli.conversations",
-            ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor"),
-        ),
         ("framework.cli.agents", ("framework.engine.run", "sqlalchemy", "instructor", "rich")),
     ],
 )

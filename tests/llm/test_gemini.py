@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
 from framework.llm.gemini import request_to_arguments
-from framework.llm.message_shape import marked_notice
+from framework.llm.message_shape import SchemaForm, gemini_parameters, marked_notice, wire_schema
 from framework.llm.openai_format import FOREIGN_SIGNATURE
-from framework.llm.tool_schemas import SchemaForm, gemini_parameters, wire_schema
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import ModelSettings

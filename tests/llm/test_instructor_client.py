@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.instructor_client import request_typed_output
+from framework.llm.json_protocol import request_typed_output
 from framework.llm.openai.client import OpenAIModel
 from framework.types.errors import LimitExceeded, ModelError, Paused
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage

@@ -14,8 +14,7 @@ from pydantic import BaseModel, Field
 from framework import RunResult, Runtime, events, tool
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
-from framework.llm.instructor_client import request_typed_output
-from framework.llm.json_protocol import JsonProtocol
+from framework.llm.json_protocol import JsonProtocol, request_typed_output
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.responses import ResponsesModel
 from framework.types.messages import Message, ToolDefinition

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from framework import ModelError, Runtime
+from framework.llm.message_shape import blamed_tool, schema_changes, wire_schema
 from framework.llm.openai.responses import tool_to_function
 from framework.llm.openai_format import tool_to_chat
 from framework.llm.providers import ApiFormat
-from framework.llm.tool_schemas import blamed_tool, schema_changes, wire_schema
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import ToolDefinition, original_keys, wire_keys
 from tests.support.mcp_definitions import server_file, tool_definition

@@ -18,8 +18,15 @@ from framework import Runtime, tool
 from framework.config.api_keys import Rate
 from framework.config.settings import ServerSettings
 from framework.server.errors import RateLimited, ServerBusy, TooManyRuns, TooManyStreams
-from framework.server.identity import FULL_ACCESS, LOCAL, Identity
-from framework.server.key_limits import SMALL_BODY_BYTES, BodiesInFlight, KeyLimits, RateWindow
+from framework.server.identity import (
+    FULL_ACCESS,
+    LOCAL,
+    SMALL_BODY_BYTES,
+    BodiesInFlight,
+    Identity,
+    KeyLimits,
+    RateWindow,
+)
 from framework.server.request_handling import error_response, guarded_route
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, calls

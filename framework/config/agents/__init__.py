@@ -3,8 +3,7 @@
 In reading order; each module imports only from those below it:
 
     link               Links the agents of a generation; a file with errors keeps its last good version, tightened.
-    file_uses          The agents that use a file, and the variables that a template receives from them.
-    findings           Finds the errors of a rejected file that its first errors hide.
+    findings           Errors that a file's first errors hide; the agents that use a file.
     compile            Compiles a parsed agent file into an `Agent`: inputs, rules, hooks; reports what is unresolved.
     diff               Compares two generations; each change widens, tightens, or is neutral.
     lint               Warnings about valid agents: rules without effect, unused variables, too many tools.

@@ -46,9 +46,8 @@ from framework.engine.context.run_context import RunContext, require_accepted
 from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, without_thoughts
 from framework.llm.capabilities import accepted_settings, unsupported_settings, with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed
-from framework.llm.message_shape import estimate_tokens, message_tokens
+from framework.llm.message_shape import blamed_tool, estimate_tokens, message_tokens
 from framework.llm.provider_client import require_content
-from framework.llm.tool_schemas import blamed_tool
 from framework.telemetry import names
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.tools.tool_source import source_of

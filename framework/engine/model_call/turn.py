@@ -30,8 +30,7 @@ from framework.engine.model_call.retry import complete_with_retries, with_files
 from framework.engine.tool_call.memory import recall, recalled_messages
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest, SendRequest
-from framework.llm.instructor_client import request_typed_output
-from framework.llm.json_protocol import request_valid_reply
+from framework.llm.json_protocol import request_typed_output, request_valid_reply
 from framework.llm.message_shape import estimate_tokens, message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.tools.mcp.source import McpSource

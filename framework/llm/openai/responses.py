@@ -11,7 +11,7 @@ from typing import Any
 
 from framework.llm.capabilities import Capabilities, with_cost
 from framework.llm.client import Delta, ModelReply, ModelRequest
-from framework.llm.message_shape import Base64, encode_json, json_object, missing_file
+from framework.llm.message_shape import Base64, encode_json, json_object, missing_file, wire_schema
 from framework.llm.openai.client import OpenAIExchange
 from framework.llm.openai_format import PARAGRAPH, chat_to_call, content_text, read_usage, to_wire_name, token_count
 from framework.llm.provider_client import (
@@ -22,7 +22,6 @@ from framework.llm.provider_client import (
     merge_finish_reason,
     to_reply,
 )
-from framework.llm.tool_schemas import wire_schema
 from framework.types.errors import ModelError
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage

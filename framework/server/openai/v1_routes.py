@@ -25,8 +25,16 @@ from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.start import select_agent
 from framework.server.errors import client_message
 from framework.server.event_stream import EventStreamResponse, OpenStreams
-from framework.server.identity import ROUTER_NAME, Identify, Identity, agent_for, agent_named, identity_of, requires
-from framework.server.key_limits import KeyLimits
+from framework.server.identity import (
+    ROUTER_NAME,
+    Identify,
+    Identity,
+    KeyLimits,
+    agent_for,
+    agent_named,
+    identity_of,
+    requires,
+)
 from framework.server.openai.answer import AnswerReader, AnswerText, ChatWriter, Ending, ResponseWriter, ending_of
 from framework.server.openai.client_request import (
     ChatCompletionBody,

@@ -4,7 +4,6 @@ In reading order; each module imports only from those below it:
 
     jmespath_process  The script of that process: evaluates one JMESPath expression within limits.
     notes             `session_set`, `session_get`, `todo`, `ask_user`, `echo`, the rest of long results, `memory.*`.
-    http              `http_request`: one request to an allowed server.
     data              `calculator` and `json_transform`.
     files             `list_dir`, `read_file`, `search_files`, `write_file`, `edit_file` and `shell`.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 from framework.tools.builtin.data import calculator, json_transform
 from framework.tools.builtin.files import edit_file, list_dir, read_file, search_files, shell, write_file
-from framework.tools.builtin.http import http_request
 from framework.tools.builtin.notes import (
     RESULT_READ,
     RESULT_SEARCH,
@@ -25,6 +23,7 @@ from framework.tools.builtin.notes import (
     session_set,
     todo,
 )
+from framework.tools.http import http_request
 from framework.tools.tool import Tool
 from framework.tools.toolset import TOOL_SEARCH, tool_search
 

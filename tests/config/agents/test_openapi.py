@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, Runtime
-from framework.config.agents.file_uses import agents_by_file
+from framework.config.agents.findings import agents_by_file
 from framework.config.editing import readable_text
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings

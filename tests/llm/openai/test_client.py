@@ -754,7 +754,7 @@ def test_the_model_named_in_the_answer_is_the_one_that_answered() -> None:
 
 def test_the_sdk_is_not_loaded_before_the_first_request() -> None:
     program = (
-        "import sys; from framework.llm.openai.client import OpenAIModel; import framework.llm.instructor_client;"
+        "import sys; from framework.llm.openai.client import OpenAIModel; import framework.llm.json_protocol;"
         "OpenAIModel('openai', 'm', api_key='k');"
         "print(sorted({'openai', 'instructor', 'httpx2'} & set(sys.modules)))"
     )
