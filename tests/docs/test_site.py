@@ -37,6 +37,7 @@ QUESTIONS = {
     "docker agent": "Migrate from Docker Agent",
     "guardrail": "Write a guardrail",
     "executor": "Write an executor",
+    "fixed plan": "Follow a fixed plan",
     "test an agent": "Test agents",
     "budget": "Agent files",
     "prices": "Settings",

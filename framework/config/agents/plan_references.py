@@ -16,6 +16,7 @@ from typing import Any, Final
 from framework.tools.schema.json_schema import UNREADABLE, JsonSchema, is_of_type, parse_as, type_names
 from framework.types.errors import ToolError
 from framework.types.plan import PlanStep
+from framework.types.strict_json import read_json
 from framework.types.text import shorten
 
 _REFERENCE = re.compile(
@@ -179,8 +180,13 @@ def _read(match: re.Match[str]) -> StepReference:
 
 
 def part_of(value: Any, reference: StepReference) -> Any:
-    """Return the part of a value that the path of a reference leads to; raise ToolError if there is none."""
+    """Return the part of a value that the path of a reference leads to; raise ToolError if there is none.
+
+    Many tools return JSON as text, so a path also leads into such a text.
+    """
     for part in reference.path:
+        if isinstance(value, str):
+            value = _json_in(value)
         if isinstance(value, dict) and part in value:
             value = value[part]
         elif isinstance(value, list) and part.isdecimal() and len(part) < _MAX_DIGITS and int(part) < len(value):
@@ -190,6 +196,14 @@ def part_of(value: Any, reference: StepReference) -> Any:
             what = f"the result of step {reference.step}" if reference.step else f"the input {reference.input}"
             raise ToolError(f"{what} has no {path}: it is {kind_of_value(value)}")
     return value
+
+
+def _json_in(text: str) -> Any:
+    """Return the object or list that a text consists of, or the text."""
+    try:
+        return read_json(text) if text.lstrip().startswith(("{", "[")) else text
+    except ValueError:
+        return text
 
 
 def kind_of_value(value: Any) -> str:

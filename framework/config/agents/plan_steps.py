@@ -7,8 +7,9 @@ arguments serve both; a run repeats them, with the policy and the limits, before
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -306,7 +307,7 @@ class _Check:
         self, path: KeyPath, reference: StepReference, when: Mapping[str, Any], *, loop: bool, own: str = ""
     ) -> Iterator[Problem]:
         """Yield why a reference cannot be resolved whenever the step with these conditions runs."""
-        problem: Callable[..., Problem] = self.document.problem
+        problem = partial(self.document.problem, at_key=path[-2] == "when")
         known = {step.id: step for step in self.spec.plan.steps}
         if reference.is_item:
             if not loop:

@@ -15,6 +15,7 @@ from framework.config.agents.plan_references import resolve_references
 from framework.testing import Turn
 from framework.tools.schema.json_schema import is_of_type
 from framework.tools.tool import Tool
+from framework.types.errors import ToolError
 from tests.support.cases import cases
 from tests.support.plans import draft, plan_project, run_plan_with_requests, tool_step
 
@@ -124,3 +125,14 @@ def test_the_preflight_names_parameters_that_a_result_may_not_fit(tmp_path: Path
     (plan, _) = (event for event in seen if event["event"] == "plan")
     assert plan["preflight"]["steps"][1]["risks"] == ["count: the step fails unless the result of s1 is integer"]
     assert result.status == "failed"
+
+
+def test_a_path_leads_into_json_text() -> None:
+    parameters = {"n": "{{ steps.a.output.items.1.id }}"}
+    assert resolve_references(parameters, lambda _: ' {"items": [{"id": 1}, {"id": 2}]}') == {"n": 2}
+
+
+@pytest.mark.parametrize("text", ["items", '{"items": ', "[]", "{" * 100_000])
+def test_a_path_into_another_text_is_an_error(text: str) -> None:
+    with pytest.raises(ToolError, match="has no items"):
+        resolve_references({"n": "{{ steps.a.output.items }}"}, lambda _: text)
