@@ -117,7 +117,7 @@ class Recording:
         return next(own, None)
 
     def _record_request(self, path: RunPath, request: ModelRequest) -> None:
-        agent = next(state.agent for state in self._live.with_sub_runs() if state.path == path)
+        agent = next(state.answering for state in self._live.with_sub_runs() if state.path == path)
         if agent not in self.first_requests:
             offered = tuple(sorted(tool.name for tool in request.tools))
             prompt = request.messages[0].content if request.messages[0].role == "system" else ""
@@ -421,7 +421,7 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     still_open = {question.id for question in record.pending}
     try:
         start = PreparedRun(
-            state, await store.start(state, None, None), catalog.current, catalog.current.agents[state.agent]
+            state, await store.start(state, None, None), catalog.current, catalog.current.agents[state.answering]
         )
         async with launcher.launch(start, listening=False) as stream:
             result = await stream.result()
@@ -466,6 +466,7 @@ def _first_state(record: RunState, limits: Limits) -> RunState:
         caller_instructions=record.caller_instructions,
         client=record.client,
         output_schema=record.output_schema,
+        handled_by=record.handled_by[:1] if record.handled_by[:1] != [record.agent] else [],
         executor=record.executor,
         background=record.background,
         history=list(record.history),

@@ -221,6 +221,7 @@ async def _converse(runtime: Runtime, location: Location, given: Mapping[str, An
         raise ConfigError("no valid agent") if runtime.catalog.current.errors else RequestError(NO_AGENTS)
     chat = ChatState(runtime, **{**given, "conversation": given["conversation"] or new_conversation()})
     chat.select(chat.agent or location.agent(runtime.catalog.current))
+    chat.reroutes = False  # an agent that the conversation was handed over to continues it
     listed = f"agents: {', '.join(sorted(agents))} · /help shows what you can type"
     click.secho(wrapped_line(listed, hanging=0), dim=True, err=True)
     answers.notices.know(runtime.catalog.current.problems, runtime.catalog.current.number)
@@ -330,7 +331,7 @@ async def _show_earlier_turns(chat: ChatState, answers: AnswerOutput) -> None:
     if state.pending and is_terminal():
         resumed = chat.runtime.resume_stream(state.run_id, await ask_for_decisions(state.pending))
         reader = LineReader()
-        view = answers.view(reader, f"● {state.agent} (resumed)")
+        view = answers.view(reader, f"● {state.answering} (resumed)")
         if await answers.show(chat, resumed, reader, view) == EXIT_APPROVAL:
             raise click.Abort
     else:

@@ -165,7 +165,7 @@ class ChatState:
     routes: bool = False
     """Whether rules of routing apply to each message, because the user has asked the router to choose again."""
     reroutes: bool = False
-    """Whether the router chooses the agent of the next message, whatever the rules say."""
+    """Whether the agent of the next message is chosen anew, whatever the conversation was handed over to."""
 
     def options(self, message: str) -> RunOptions:
         """Return the options of a run. Only inputs that its agent declares are passed, if the agent is known."""
@@ -180,7 +180,7 @@ class ChatState:
             locale=self.locale,
             inputs=known,
             limits=self.limits,
-            reroute=self.agent is None and (self.reroutes or (self.routes and self._has_rule(message))),
+            reroute=self.reroutes or (self.agent is None and self.routes and self._has_rule(message)),
         )
 
     def _has_rule(self, message: str) -> bool:
@@ -199,8 +199,9 @@ class ChatState:
 
     async def current_agent(self) -> Agent | None:
         """Return the agent that answers, as far as it is known: the selected one, the last one, or the only one."""
-        agents = self.runtime.catalog.current.agents
-        names = (self.agent, self.last.agent if self.last else (await self.stored()).agent)
+        agents, stored = self.runtime.catalog.current.agents, await self.stored()
+        is_moved = not self.reroutes and self.agent in (None, stored.agent)
+        names = (stored.handed_to if is_moved else None, self.agent, self.last.agent if self.last else stored.agent)
         found = next((agents[name] for name in names if name is not None and name in agents), None)
         return found or (next(iter(agents.values())) if len(agents) == 1 else None)
 
@@ -208,7 +209,7 @@ class ChatState:
         """Select the agent of the next messages; raises AgentNotFound or AgentBroken."""
         if name is not None:
             self.runtime.catalog.current.agent(name)
-        self.agent, self.routes, self.reroutes = name, False, False
+        self.agent, self.routes, self.reroutes = name, False, name is not None
 
     def route(self) -> None:
         """Let the router choose the agent of the next message, and of each later one that a rule of routing matches."""

@@ -324,6 +324,8 @@ class RunStatus:
         match event:
             case events.Routed(agent=agent):
                 self._agent, self._step = agent, "waiting for the model"
+            case events.HandedOff(agent=agent):
+                self._agent = agent
             case events.Thought():
                 self._step = "thinking"
                 self._uncounted_chars += 0 if event.seq else len(event.text)
@@ -444,10 +446,9 @@ class RunTree:
                 node.add(Text(first_line(result), style="dim"))
             case events.Thought():
                 self._think(event)
-            case events.Warned():
-                self._parent(event.path).add(Text(visible(line(event) or ""), style="yellow"))
-            case events.GrantUsed():
-                self._parent(event.path).add(Text(visible(line(event) or ""), style="dim"))
+            case events.Warned() | events.GrantUsed() | events.HandedOff():
+                styles = {events.Warned: "yellow", events.GrantUsed: "dim"}
+                self._parent(event.path).add(Text(visible(line(event) or ""), style=styles.get(type(event), "bold")))
             case _:
                 return False
         return True

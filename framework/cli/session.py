@@ -272,4 +272,4 @@ async def resume_run(
         state = await find_run(runtime.store, run)
         decisions = await decide(state.pending)
         resumed = runtime.resume_stream(state.run_id, decisions, user=user)
-        return await answer(runtime, resumed, None if quiet else view_of_run(f"● {state.agent} (resumed)"))
+        return await answer(runtime, resumed, None if quiet else view_of_run(f"● {state.answering} (resumed)"))

@@ -124,8 +124,8 @@ def joined_thought(begun: events.Thought | None, thought: events.Thought) -> eve
 def line(event: Event) -> str | None:
     """Return an event as one line; None for events that are not shown."""
     match event:
-        case events.Routed(agent=agent, reason=reason, generation=generation):
-            return f"● {agent} ({reason}; generation {generation})"
+        case events.Routed() | events.HandedOff():
+            return _agent(event)
         case events.PlanProposed(revision=revision, steps=steps, changes=changes):
             listed = "; ".join(f"{step.id} {step.description}" for step in steps)
             what = ", ".join(f"{change.kind} {change.id}" for change in changes)
@@ -146,6 +146,13 @@ def line(event: Event) -> str | None:
             return _question(event)
         case _:
             return None
+
+
+def _agent(event: events.Routed | events.HandedOff) -> str:
+    """Return the agent that works from now on, and why."""
+    if isinstance(event, events.HandedOff):
+        return f"● {event.agent} (handed over by {event.origin})"
+    return f"● {event.agent} ({event.reason}; generation {event.generation})"
 
 
 def _finished(event: events.ToolFinished) -> str:

@@ -83,6 +83,7 @@ def agent_schema(names: ProjectNames) -> EditorSchema:
     conversation["compress_model"] = _offer(conversation["compress_model"], dict.fromkeys(names.models, ""))
     agent["fallback_models"] = _offer(agent["fallback_models"], dict.fromkeys(names.models, ""))
     agent["sub_agents"] = _offer(agent["sub_agents"], names.agents)
+    agent["handoffs"] = _offer(agent["handoffs"], names.agents)
     agent["budgets"] = _offer(agent["budgets"], names.budgets)
     if names.executors:
         agent["executor"]["enum"] = sorted(names.executors)

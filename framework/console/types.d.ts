@@ -344,6 +344,7 @@ export interface AgentDetail {
   plan: Record<string, any>;
   routing: AgentRouting;
   sub_agents: string[];
+  handoffs: string[];
   inputs: Record<string, InputSpec>;
   prompt: AgentPrompt;
   files: string[];

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from time import perf_counter
@@ -33,14 +33,23 @@ from framework.engine.model_call.turn import (
 )
 from framework.engine.run_report import AgentTrace, open_step_span, record_reply
 from framework.engine.tool_call import call as tool_calls
-from framework.engine.tool_call import results
+from framework.engine.tool_call import handoff, results
 from framework.engine.tool_call.results import partial_output
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol import request_valid_reply, strip_fence
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
-from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, Paused, Refused, is_scarcity
+from framework.types.errors import (
+    AgentsdError,
+    ConfigError,
+    ConversationMoved,
+    LimitExceeded,
+    ModelError,
+    Paused,
+    Refused,
+    is_scarcity,
+)
 from framework.types.events import ContentReceived
 from framework.types.messages import Message, ToolCall, late_guidance
 from framework.types.report import LimitUse
@@ -165,7 +174,7 @@ class Run(RunContext):
 
         Raises:
             Paused: some calls need a person's decision; the other calls have finished.
-            LimitExceeded: a limit is reached.
+            LimitExceeded, ConversationMoved: a limit is reached; or another agent continues the run.
         """
         if self._step_began is None:  # the turn was requested before a pause or a crash
             self._begin_step(len(self.state.replies))
@@ -174,6 +183,9 @@ class Run(RunContext):
         with self.step_span.activate():
             await gather_calls(calls, limit=self.budget.limits.max_parallel_tools)
         results.append_tool_messages(self, requested)
+        if self.agent.spec.handoffs and (target := handoff.target_of(self, requested)) is not None:
+            await handoff.move(self, target)
+            raise ConversationMoved
 
     async def call_tool(
         self, call: ToolCall, *, is_retry: bool = False, may_have_run: bool = False, contract: str = ""
@@ -226,13 +238,15 @@ class Run(RunContext):
         """
         if self.parent is not None and self.state.status not in ("running", "paused"):
             return ()  # it ended before a crash, and only its caller had not recorded that yet
-        executor = executor or self.agent.executor or self._executors[self.agent.spec.executor]
-        with AgentTrace(self) as trace, self._in_progress():
-            pending = await _execute(self, executor)
-            trace.set_pending(pending, self.step_span)
-            if not pending and self.is_guarded:
-                await guard_output(self, self.output_message_id)
-        return pending
+        while True:
+            own = executor or self.agent.executor or self._executors[self.agent.spec.executor]
+            with AgentTrace(self) as trace, self._in_progress(), suppress(ConversationMoved):
+                pending = await _execute(self, own)
+                trace.set_pending(pending, self.step_span)
+                if not pending and self.is_guarded:
+                    await guard_output(self, self.output_message_id)
+                return pending
+            self.bind(self.services.generation.agents[self.state.answering])
 
     async def delegate(
         self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any]
@@ -338,7 +352,11 @@ def discard_output(run: RunContext) -> None:
 
 
 async def _execute(run: Run, executor: Executor) -> Confirmations:
-    """Call the executor, and turn each way it can end into the run's final state."""
+    """Call the executor, and turn each way it can end into the run's final state.
+
+    Raises:
+        ConversationMoved: another agent continues the run.
+    """
     state = run.state
     deadline = run.new_deadline()
     try:

@@ -342,8 +342,9 @@ def _with_expiry(run: RunContext, confirmation: Confirmation) -> Confirmation:
 
     If the agent's file was edited during the run, the shorter of the two timeouts applies.
     """
-    name = confirmation.agent
-    versions = (run.services.generation.agents.get(name), run.services.current_agent(name))
+    names = {confirmation.agent: None, **dict.fromkeys(run.services.root.handled_by)}
+    known, live = run.services.generation.agents, run.services.current_agent
+    versions = [version for name in names for version in (known.get(name), live(name))]
     policies = [agent.spec.runtime_policy.confirm for agent in versions if agent is not None]
     timeouts = [(policy.expires, policy.on_expiry) for policy in policies if policy.expires is not None]
     if confirmation.kind == "client_tool":  # nobody is asked, and many clients never send a result
@@ -396,7 +397,7 @@ def build_result(state: RunState, answer: BaseModel | None = None) -> RunResult:
         tool_calls=tuple(_call_summaries(state)),
         tool_stats=_tool_stats(state),
         usage=state.usage,
-        agent=state.agent,
+        agent=state.answering,
         generation=state.generation,
         digest=state.digest,
         conversation_id=state.conversation_id,

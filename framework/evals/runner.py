@@ -337,11 +337,15 @@ def _in_sequence(answers: Answers) -> Iterator[str | Failure]:
 
 
 def reachable_agents(generation: Generation, agent: str) -> list[str]:
-    """Return the agent's name, with the names of all its direct and indirect sub-agents."""
+    """Return the agent's name, with the names of all that it can call, or hand its conversation over to."""
     names = [agent]
     for name in names:
-        subs = generation.agents[name].spec.sub_agents
-        names.extend(sub for sub in subs if sub in generation.agents and sub not in names)
+        spec = generation.agents[name].spec
+        names.extend(
+            sub
+            for sub in dict.fromkeys((*spec.sub_agents, *spec.handoffs))
+            if sub in generation.agents and sub not in names
+        )
     return names
 
 

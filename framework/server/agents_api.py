@@ -35,7 +35,7 @@ from framework.types.spec import InputSpec, ModelSettings, RuntimePolicy, Templa
 
 _PLACED_KEYS = (
     *("model", "fallback_models", "model_settings", "executor", "instructions", "inputs", "routing"),
-    *("skill_policy", "skills", "runtime_policy", "budgets", "plan", "sub_agents", "hooks"),
+    *("skill_policy", "skills", "runtime_policy", "budgets", "plan", "sub_agents", "handoffs", "hooks"),
 )
 """Keys of an agent file whose places a client gets, besides those of limits."""
 
@@ -146,6 +146,8 @@ class AgentDetail(ResponseModel):
     """The effective `plan`, used if the executor writes plans."""
     routing: AgentRouting
     sub_agents: tuple[str, ...]
+    handoffs: tuple[str, ...]
+    """Agents that it can hand its conversation over to."""
     inputs: dict[str, InputSpec]
     """Variables that a request provides, by name."""
     prompt: AgentPrompt
@@ -175,6 +177,7 @@ class AgentDetail(ResponseModel):
             plan=agent.spec.plan.model_dump(mode="json", by_alias=True),
             routing=AgentRouting.of(agent, generation),
             sub_agents=agent.spec.sub_agents,
+            handoffs=agent.spec.handoffs,
             inputs=agent.spec.inputs,
             prompt=AgentPrompt.of(agent, generation, locale),
             files=files,

@@ -389,10 +389,10 @@ class AguiTranslator:
                 yield _custom("warning", {"code": event.code, "message": event.message})
             case events.GrantUsed():
                 yield _custom("grant_used", event.model_dump(mode="json", exclude={"run_id", "seq", "path"}))
-            case events.Routed():
-                yield _custom(
-                    "route", event.model_dump(mode="json", exclude_none=True, exclude={"run_id", "seq", "path"})
-                )
+            case events.Routed() | events.HandedOff():
+                name = "route" if isinstance(event, events.Routed) else "handoff"
+                shown = event.model_dump(mode="json", exclude_none=True, exclude={"run_id", "seq", "path"})
+                yield _custom(name, shown)
             case events.PlanProposed() | events.PlanStepChanged() | events.TodoChanged():
                 yield from self._progress.update(event)
 

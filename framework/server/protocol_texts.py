@@ -122,6 +122,8 @@ def progress_text(event: events.Event) -> str | None:
     match event:
         case events.Routed(agent=agent):
             text = agent
+        case events.HandedOff(agent=agent, origin=origin):
+            text = f"{origin} hands the conversation over to {agent}"
         case events.ToolStarted(tool=tool, progress=None):
             text = f"{tool} …"
         case events.ToolStarted(tool=tool, progress=float(progress), message=message):

@@ -496,6 +496,8 @@ class ConversationSummary(ResponseModel):
     """Status of its last stored run."""
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
+    handed_to: str | None = None
+    """The agent that answers the next message instead of `agent`, which has handed the conversation over."""
 
 
 class ConversationList(ResponseModel):
@@ -524,6 +526,8 @@ class ConversationDetail(ResponseModel):
     """Summary that replaces the beginning of the messages in requests to a model."""
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
+    handed_to: str | None = None
+    """The agent that answers the next message instead of `agent`, which has handed the conversation over."""
 
 
 class ForkedConversation(ResponseModel):

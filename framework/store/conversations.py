@@ -140,6 +140,7 @@ def select_conversation(
         waiting=row.waiting,
         summary=Summary.model_validate_json(row.summary) if row.summary else None,
         forked_from=row.forked_from,
+        handed_to=row.handed_to,
     )
 
 
@@ -173,6 +174,7 @@ def list_conversations(connection: sa.Connection, query: ConversationQuery) -> l
             title=row.title or "",
             status=row.status,
             forked_from=row.forked_from,
+            handed_to=row.handed_to,
         )
         for row in rows
     ]
@@ -232,6 +234,7 @@ def insert_fork(connection: sa.Connection, fork: Conversation, now: float, ttl: 
         "updated_at": now,
         "expires_at": None if ttl is None else now + ttl,
         "forked_from": to_sql_text(fork.forked_from),
+        "handed_to": to_sql_text(fork.handed_to),
     }
     insert = insert_into(conversations, connection.dialect.name).values(row)
     added = insert.on_conflict_do_nothing(index_elements=["id"]).returning(conversations.c.id)

@@ -69,7 +69,7 @@ class Statements:
         self.counters = CounterStatements(dialect)
         self.message, self.part = upsert(messages), upsert(parts)
         self.close_turn = close_turn.values(**closed)
-        self.close_answered_turn = close_turn.values(**closed, **_named("agent", "session"))
+        self.close_answered_turn = close_turn.values(**closed, **_named("agent", "handed_to", "session"))
         summary: dict[str, Any] = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
         self.save_summary = save_summary.values(**summary)
 
@@ -352,7 +352,8 @@ class SqlRecord:
         row = {"conversation": conversation, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ANSWERED_STATUSES:
             session = json.dumps(state.session)
-            connection.execute(self._statements.close_answered_turn, row | {"agent": state.agent, "session": session})
+            answer = {"agent": state.agent, "handed_to": state.handed_to, "session": session}
+            connection.execute(self._statements.close_answered_turn, row | answer)
         else:
             connection.execute(self._statements.close_turn, row)
         self._offers.make_next_ready(connection, conversation)

@@ -47,10 +47,12 @@ conversations = sa.Table(
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double, index=True),
     sa.Column("forked_from", sa.Text),
+    sa.Column("handed_to", sa.Text),
 )
 """One row per conversation. `id` contains the tenant and user: see `texts.conversation_key`.
 
 `forked_from` is the id of the conversation, of the same tenant and user, whose first turns were copied to this one.
+`handed_to` is the agent that answers instead of `agent`, which has handed the conversation over.
 """
 
 runs = sa.Table(
@@ -522,11 +524,15 @@ def _add_column(connection: sa.Connection, column: sa.Column[Any]) -> None:
     connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
 
 
-MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes, 4: _grants, 5: _triggers}
+def _handoffs(connection: sa.Connection) -> None:
+    _add_column(connection, conversations.c.handed_to)
+
+
+MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes, 4: _grants, 5: _triggers, 6: _handoffs}
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
+_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
 """The oldest schema version of code that may use a database of this version."""
 _DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
 """The table of versions before their numbers started at 1 again."""

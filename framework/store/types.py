@@ -75,6 +75,8 @@ class ConversationInfo:
     """Status of its last stored run; None if all were deleted."""
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
+    handed_to: str | None = None
+    """The agent that answers the next message instead of `agent`, which has handed the conversation over."""
 
     @property
     def cursor(self) -> str:
@@ -309,7 +311,7 @@ class Conversation:
     messages: tuple[Message, ...] = ()
     """Messages of the turns that completed or were stopped by a limit. They are the history of the next run."""
     agent: str | None = None
-    """The agent that answered last."""
+    """The agent of its last answer: the one that answered, or that has handed the conversation over."""
     open_run: str | None = None
     """Id of the run that is in progress or paused, if any."""
     session: Mapping[str, Any] = field(default_factory=dict)
@@ -325,6 +327,8 @@ class Conversation:
     """Number of its runs that wait in the queue."""
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
+    handed_to: str | None = None
+    """The agent that answers the next message instead of `agent`, which has handed the conversation over."""
 
     @property
     def is_stored(self) -> bool:

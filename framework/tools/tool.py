@@ -133,12 +133,13 @@ class Session:
 _WITHOUT_DOCSTRINGS = 2
 """Level of optimization from which Python removes docstrings."""
 SourceKind = Literal[
-    "builtin", "plugin", "python", "agent", "a2a", "code", "client", "skills", "memory", "mcp", "skill", "http", "run"
-]
+    "builtin", "plugin", "python", "agent", "handoff", "a2a", "code", "client", "skills", "memory", "mcp", "skill",
+    "http", "run"
+]  # fmt: skip
 """Where a tool comes from. `skills`: it loads Agent Skills; `skill`: an HTTP tool host; `run`: the engine executes it,
 on the run itself; `memory`: the engine executes it, on notes; `code`: it runs a script that calls the agent's other
 tools; `client`: the client of the run executes it."""
-BY_KEY: frozenset[SourceKind] = frozenset(("agent", "a2a", "code", "skills", "memory"))
+BY_KEY: frozenset[SourceKind] = frozenset(("agent", "handoff", "a2a", "code", "skills", "memory"))
 """Sources of tools that an agent has because of a key of its file, without a rule that allows them."""
 Progress = Callable[[float, str], Awaitable[None]]
 

@@ -439,12 +439,23 @@ class Toolset:
         return self._index.search(words, allowed)
 
     def narrowed(self, names: Collection[str], scope: str) -> Toolset:
-        """Return the same tools and rules, offering no more than `names`, for a part of the agent's work."""
+        """Return the same tools and rules, offering no more than `names`, for a part of the agent's work.
+
+        None of them is deferred.
+        """
         narrowed = copy(self)
         narrowed.offered = {name: tool for name, tool in self.offered.items() if name in names}
         narrowed.deferred, narrowed._index = _NO_NAMES, None
         narrowed._definitions, narrowed.scope = None, scope
         return narrowed
+
+    def without(self, names: Collection[str]) -> Toolset:
+        """Return the same tools and rules, not offering those with these names."""
+        reduced = copy(self)
+        reduced.offered = {name: tool for name, tool in self.offered.items() if name not in names}
+        reduced.deferred = self.deferred.difference(names)
+        reduced._definitions = reduced._index = None
+        return reduced
 
     def by_wire_name(self, name: str) -> Tool | None:
         """Return the tool with this name on the provider's wire, offered or not, or None."""

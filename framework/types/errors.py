@@ -405,6 +405,10 @@ class Paused(BaseException):
         self.confirmations = tuple(confirmations)
 
 
+class ConversationMoved(BaseException):
+    """The agent has handed its conversation over: another agent continues the run."""
+
+
 Limit = Literal[
     "max_steps",
     "max_tool_calls",

@@ -50,6 +50,15 @@ class Routed(RunEvent):
     """Digest of the generation's files: the same in every process. Empty in events of older versions."""
 
 
+class HandedOff(RunEvent):
+    """An agent handed the conversation over to another one, which answers this message and the next ones."""
+
+    agent: str
+    """Name of the agent that answers from now on."""
+    origin: str
+    """Name of the agent that handed the conversation over."""
+
+
 class Thought(RunEvent):
     """Reasoning of the model, and the text of a message that is followed by tool calls; a delta, or the whole text."""
 
@@ -308,12 +317,13 @@ class ConfigRejected(Frozen):
 
 
 Event = (
-    Routed | Thought | ContentReceived | ToolRequested | ToolStarted | ToolFinished | Warned | PlanProposed
+    Routed | HandedOff | Thought | ContentReceived | ToolRequested | ToolStarted | ToolFinished | Warned | PlanProposed
     | PlanStepChanged | TodoChanged | ConfirmationRequested | GrantUsed | RunFailed | RunFinished | RunPaused
 )  # fmt: skip
 
 WIRE_NAMES: dict[type[Frozen], str] = {
     Routed: "route",
+    HandedOff: "handoff",
     Thought: "thinking",
     ContentReceived: "content",
     ToolRequested: "tool_call",

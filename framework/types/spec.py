@@ -600,6 +600,9 @@ class AgentSpec(Frozen):
     plan: PlanSettings = PlanSettings()
     sub_agents: tuple[AgentName, ...] = ()
     """Agents that this agent can call, offered to the model as tools `agent.NAME`."""
+    handoffs: tuple[AgentName, ...] = ()
+    """Agents that this agent can hand its conversation over to, offered to the model as tools `handoff.NAME`. They
+    answer the user's message and the next ones."""
     conversation: ConversationSettings = ConversationSettings()
     output_schema: dict[str, Any] | None = None
     """JSON Schema of an object for structured output: the answer contains data in addition to its text. Default: text

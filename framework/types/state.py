@@ -324,6 +324,8 @@ class RunState(BaseModel):
     stopped_by: LimitUse | None = None
     admitted: bool = False
     """Whether the `before_run` hooks have accepted the message."""
+    handled_by: list[str] = Field(default_factory=list)
+    """Agents that have worked on the user's message, in order, if the conversation was handed over. Root runs only."""
     executor: str = ""
     """Selected executor, `react` or `plan`, if the agent file has `executor: auto`."""
     background: list[str] | None = None
@@ -393,6 +395,16 @@ class RunState(BaseModel):
     def trace_id(self) -> str | None:
         """Id of the last recorded trace, or None."""
         return self.traceparent.split("-")[1] if self.traceparent else None
+
+    @property
+    def answering(self) -> str:
+        """Name of the agent that answers: the last one that the conversation was handed over to, or `agent`."""
+        return self.handled_by[-1] if self.handled_by else self.agent
+
+    @property
+    def handed_to(self) -> str | None:
+        """Name of the agent that answers, if the conversation was handed over to it; otherwise None."""
+        return None if self.answering == self.agent else self.answering
 
     def with_sub_runs(self) -> Iterator[RunState]:
         """Iterate over this state and those of all sub-runs, depth first."""

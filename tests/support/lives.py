@@ -18,7 +18,7 @@ from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from tests.support.projects import agent, write
 
-CONVERSATIONS = {"r1": "reactor", "r2": "reactor", "p1": "planner", "p2": "planner"}
+CONVERSATIONS = {"r1": "reactor", "r2": "reactor", "p1": "planner", "p2": "planner", "h1": "greeter"}
 """Conversation ids with their agents."""
 TURNS = 3
 LEASE = 0.4
@@ -26,13 +26,15 @@ BY_HAND = "done by hand"
 
 
 def project(root: Path) -> Path:
-    """A ReAct agent and a Plan agent that may call every tool."""
+    """A ReAct agent, a Plan agent, and one that hands its conversation over; they may call every tool."""
     common = {
         "skill_policy": '{allow: ["*"]}',
         "runtime_policy": "{max_steps: null, max_tool_calls: null, max_total_tokens: null, timeout: null}",
     }
     planner = agent("planner", executor="plan", plan="{approval: never, max_parallel: 2}", **common)
-    return write(root, {"agents.d/reactor.yaml": agent("reactor", **common), "agents.d/planner.yaml": planner})
+    greeter = agent("greeter", handoffs="[reactor]", **common)
+    agents = {"reactor": agent("reactor", **common), "planner": planner, "greeter": greeter}
+    return write(root, {f"agents.d/{name}.yaml": text for name, text in agents.items()})
 
 
 def tools(log: Path) -> list[Tool]:
@@ -68,6 +70,8 @@ def script(request: ModelRequest) -> Turn:
             {"id": "c", "description": f"{message_text} c", "depends_on": ["a", "b"]},
         ]
         return PlanDraft.model_validate({"goal": message_text, "steps": steps})
+    if any(tool.name == "handoff.reactor" for tool in request.tools):
+        return (ToolCall(id="handed", tool="handoff.reactor", arguments={}),)
     turn = sum(message.role == "assistant" and bool(message.tool_calls) for message in request.messages[start:])
     if turn >= 2 or (message_text.startswith("p") and len(message_text.split()) == 2):
         return f"end of {message_text}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, create_model
 
 from framework.config.agents.lint import lint
 from framework.config.agents.models import budget_problems, model_problems
@@ -59,6 +59,9 @@ _KEPT = (*BY_KEY, "builtin", "run")
 """Sources of tools that `defer: auto` leaves in requests."""
 _TOOLS_SHARE, _ASSUMED_WINDOW = 0.05, 100_000
 """Share of the context window above which `defer: auto` applies; and the window of a model that is not known."""
+HANDOFF = "handoff."
+"""Beginning of the names of tools that hand the conversation over to another agent."""
+_HANDOFF = "Hand this conversation over; call it alone in its turn. The agent answers this message and the next ones."
 CODE = "code"
 """Name of the executor with which the model writes scripts that call the tools."""
 BUILTIN_EXECUTORS = ("react", "plan", "auto", CODE)
@@ -382,6 +385,19 @@ class Agent:
         tools = [client_tool(declared, allowed_by) for declared in client.tools]
         return replace(self, toolset=self.toolset.with_client_tools(tools))
 
+    def for_run(self, model: str | None, client: ClientTools | None, *, is_root: bool) -> Agent:
+        """Return the agent for a run: on the caller's model, with the client's tools. A sub-run hands nothing over."""
+        agent = self.on_model(model) if model else self
+        if is_root:
+            return agent.with_client_tools(client) if client and client.tools else agent
+        handoffs = {f"{HANDOFF}{name}" for name in self.spec.handoffs}
+        return replace(agent, toolset=agent.toolset.without(handoffs)) if handoffs else agent
+
+    def inputs_from(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the inputs that the agent declares, with its defaults; raises ValidationError."""
+        given = {name: value for name, value in values.items() if name in self.spec.inputs}
+        return self.inputs.model_validate(given, strict=True).model_dump()
+
     def model_only(self) -> Agent:
         """Return the agent without instructions, inputs, tools and output schema: only its model, limits and hooks."""
         settings = self.spec.model_settings.model_copy(update={"tool_choice": None, "response_format": None})
@@ -484,6 +500,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
         extension_problems(spec, document, context.toolbox.extensions, context.executors, context.toolbox.root),
         memory_problems(spec, document, context.toolbox.tools),
         code_problems(spec, document, context.toolbox.tools),
+        handoff_problems(spec, document, context),
     )
     return list(islice(problems, MAX_FILE_PROBLEMS))
 
@@ -491,7 +508,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
 def build_agent(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
     """Build an agent whose references have been checked. Missing tools are not offered."""
     skills = SkillSet.of(spec.skills, context.toolbox.skills)
-    own = [*filter(None, _sub_agents(spec, context).values()), *_mode_tools(spec, context)]
+    own = [*filter(None, _sub_agents(spec, context).values()), *_handoffs(spec, context), *_mode_tools(spec, context)]
     tools = context.toolbox.tools
     toolset = Toolset(
         {**tools, **{tool.name: tool for tool in own}} if own else tools,
@@ -582,6 +599,48 @@ async def _delegate(**arguments: Any) -> str:
     raise ToolError(f"a sub-agent is run by the engine and cannot be called: {sorted(arguments)}")
 
 
+def _handoffs(spec: AgentSpec, context: CompileContext) -> Iterator[Tool]:
+    """Yield the tools that hand an agent's conversation over to the other agents that its file names."""
+    for name in dict.fromkeys(spec.handoffs):
+        if target := context.specs.get(name):
+            description = f"{_HANDOFF} {name}: {target.description}"
+            definition = ToolDefinition(
+                name=f"{HANDOFF}{name}", description=description, parameters=_HANDOFF_ARGUMENTS.schema
+            )
+            yield Tool(definition, _hand_off, _HANDOFF_ARGUMENTS, risk="low", idempotent=True, source="handoff")
+
+
+class _HandoffArguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Annotated[str, StringConstraints(max_length=500)] = Field(
+        default="", description="Why, in one sentence, for the agent that takes over."
+    )
+
+
+_HANDOFF_ARGUMENTS = ModelArguments(_HandoffArguments)
+
+
+async def _hand_off(**arguments: Any) -> str:
+    raise ToolError(f"a conversation is handed over by the engine: {sorted(arguments)}")
+
+
+def handoff_problems(spec: AgentSpec, document: Document, context: CompileContext) -> Iterator[Problem]:
+    """Yield a problem for each agent that the conversation cannot be handed over to."""
+    if spec.handoffs and spec.executor in ("plan", "auto"):
+        message = "an agent that may write plans cannot hand its conversation over: a handoff is a turn of its own"
+        yield document.problem(("handoffs",), message, hint="remove `mode`", at_key=True)
+    for index, name in enumerate(spec.handoffs):
+        place = ("handoffs", index)
+        if name == spec.name:
+            yield document.problem(place, f"the agent {name!r} cannot hand its conversation over to itself")
+        elif name not in context.specs:
+            choices = did_you_mean(name, sorted(context.specs.keys() - {spec.name}))
+            remote = f"agent.{name}" in context.toolbox.external.declared
+            hint = "a remote agent can be called: list it under `agents`" if remote else variable_hint(name)
+            yield document.problem(place, f"there is no usable agent {name!r}{choices}", hint=hint)
+
+
 def _reference_problems(spec: AgentSpec, document: Document, context: CompileContext) -> Iterator[Problem]:
     def unknown(
         path: KeyPath, kind: str, name: str, choices: Iterable[str], hint: str | None = None, *, at_key: bool = False
@@ -629,13 +688,14 @@ def missing_tools(spec: AgentSpec, context: CompileContext) -> Iterator[tuple[in
 def _known_tools(spec: AgentSpec, context: CompileContext) -> set[str]:
     return context.toolbox.tools.keys() | {
         *(f"agent.{name}" for name in spec.sub_agents),
+        *(f"{HANDOFF}{name}" for name in spec.handoffs),
         *(tool.name for tool in _mode_tools(spec, context)),
     }
 
 
 def _tools_for_rules(spec: AgentSpec, document: Document, context: CompileContext) -> Mapping[str, Tool | None]:
     """Return the tools that rules may name; None for a sub-agent that does not exist, or has invalid inputs."""
-    own = _mode_tools(spec, context)
+    own = [*_handoffs(spec, context), *_mode_tools(spec, context)]
     if not spec.sub_agents and not own:
         return context.toolbox.tools
     named = context.with_only(spec.sub_agents)

@@ -254,6 +254,7 @@ LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
     "skills.deny": ("tightens", "widens"),
     "skills.preload": ("widens", "tightens"),
     "sub_agents": ("widens", "tightens"),
+    "handoffs": ("widens", "tightens"),
     "budgets": ("tightens", "widens"),
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }

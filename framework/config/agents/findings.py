@@ -212,6 +212,7 @@ def _resolvable(spec: AgentSpec, document: Document, context: CompileContext) ->
             update={"compress_model": model(spec.conversation.compress_model)}
         ),
         "sub_agents": known(spec.sub_agents, agents | context.toolbox.external.agents.keys()),
+        "handoffs": known(spec.handoffs, agents - {spec.name}),
         "budgets": known(spec.budgets, context.budgets),
         "inputs": _valid_inputs(spec, document),
         "hooks": Hooks(),

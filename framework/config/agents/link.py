@@ -501,7 +501,7 @@ class Linker:
             {**self._unaffected.agents, **fresh},
             tuple(self._fallbacks.values()),
             self._specs(),
-            {path for path, file in self._affected.items() if file.spec.sub_agents},
+            {path for path, file in self._affected.items() if file.spec.sub_agents or file.spec.handoffs},
             self._file_warnings(),
             relinked,
         )
@@ -644,7 +644,8 @@ class Linker:
                 digest = self._digest(parsed, context.specs)
                 agent = self._unchanged(path, digest)
                 if agent is None:
-                    own = context.with_only(spec.sub_agents) if spec.sub_agents else without_agents
+                    others = (*spec.sub_agents, *spec.handoffs)
+                    own = context.with_only(others) if others else without_agents
                     agent = replace(compile_agent(spec, parsed.document, digest, context)[0], context=own)
                 self._compiled[path] = replace(agent, stale=()) if agent.stale else agent
             except ParseError as error:
@@ -688,15 +689,15 @@ class Linker:
         return last_good is not None and last_good.spec == self._parsed[path].spec
 
     def _digest(self, parsed: ParsedAgent, specs: Mapping[str, AgentSpec]) -> str:
-        """Return the digest of a file and of everything it refers to; of sub-agents, only what the parent sees."""
+        """Return the digest of a file and of everything it refers to; of other agents, only what this one sees."""
         digest = self._context.reference_digest(parsed)
-        if not parsed.spec.sub_agents:
+        others = (*parsed.spec.sub_agents, *parsed.spec.handoffs)
+        if not others:
             return digest
         visible = {"name", "description", "inputs", *(["output_schema"] if parsed.spec.plan.steps else ())}
-        sub_agents = (
-            specs[name].model_dump_json(include=visible) if name in specs else "" for name in parsed.spec.sub_agents
+        return source_digest(
+            digest, *(specs[name].model_dump_json(include=visible) if name in specs else "" for name in others)
         )
-        return source_digest(digest, *sub_agents)
 
 
 def _depends_on_models(spec: AgentSpec) -> bool:

@@ -48,7 +48,7 @@ def lint(
 def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
     """Warn about an empty allow list next to deny rules, which is easily read as "all tools but these"."""
     policy = spec.skill_policy
-    if policy.deny and not policy.allow and not policy.ask and not spec.sub_agents:
+    if policy.deny and not policy.allow and not policy.ask and not (spec.sub_agents or spec.handoffs):
         message = "`allow` is empty, so no tool is offered: deny rules only remove tools"
         hint = 'to allow all tools except the denied ones, write `allow: ["*"]`'
         problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)

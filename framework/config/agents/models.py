@@ -253,7 +253,8 @@ class PriceList:
                 used.append((self.default, f"the default model of {SETTINGS_FILE}"))
             owner = "" if current is spec else f"{current.name}: "
             yield from ((name, owner + place) for name, place in used if not self.has_price(name))
-            unseen = [name for name in current.sub_agents if name in specs and name not in seen]
+            others = (*current.sub_agents, *current.handoffs)
+            unseen = [name for name in dict.fromkeys(others) if name in specs and name not in seen]
             seen.update(unseen)
             queue += [specs[name] for name in unseen]
 

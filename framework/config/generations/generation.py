@@ -481,7 +481,7 @@ def _stored_skills(blueprint: Blueprint, current: Mapping[str, AgentSkill]) -> I
 
 
 def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
-    """Yield path and text of the files of an agent and of all its direct and indirect sub-agents."""
+    """Yield path and text of the files of an agent and of all others that it can call, or hand over to."""
     queue, seen = [name], {name}
     while queue:
         agent = agents[queue.pop()]
@@ -491,7 +491,7 @@ def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
                 yield f"{PROMPTS_FOLDER}/{template}", source
         for skill in agent.skills.skills.values():
             yield f"{_SKILL}{skill.digest}:{skill.path}", skill.source
-        for sub_agent in agent.spec.sub_agents:
-            if sub_agent not in seen and sub_agent in agents:
-                seen.add(sub_agent)
-                queue.append(sub_agent)
+        for other in (*agent.spec.sub_agents, *agent.spec.handoffs):
+            if other not in seen and other in agents:
+                seen.add(other)
+                queue.append(other)

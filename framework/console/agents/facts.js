@@ -11,7 +11,8 @@ import { terms } from "../widgets/text.js";
 /** @typedef {Record<string, any>} Values */
 
 /** @param {AgentDetail} detail */
-export function facts({ policy, places, file_keys, fallback_models, model_settings, plan, sub_agents, routing }) {
+export function facts(detail) {
+  const { policy, places, file_keys, fallback_models, model_settings, plan, sub_agents, handoffs, routing } = detail;
   const { confirm, ...limits } = policy.limits;
   /** @param {string} section */
   const keys = (section) => (/** @type {string} */ name) => file_keys[`${section}.${name}`] ?? name;
@@ -21,7 +22,8 @@ export function facts({ policy, places, file_keys, fallback_models, model_settin
   const budgets = policy.budgets.map(({ name, limits, places }) =>
     h("p", h("code", name), " ", limits ?? t("not defined"), places.map((one) => [" ", place(one)])));
   const hooks = Object.entries(policy.hooks).map(([at, names]) => h("p", h("code", at), ` ${names.join(", ")}`));
-  const agents = sub_agents.map((name) => h("a.lk", { href: link("agents", name) }, name));
+  const links = (/** @type {string[]} */ names) =>
+    names.length ? h("p.row.wrap", names.map((name) => h("a.lk", { href: link("agents", name) }, name))) : null;
   const model = { model: policy.model, fallback_models, mode: policy.executor, ...model_settings };
   return h("div.stack",
     card(t("Model"), places.model, list(model)),
@@ -34,7 +36,8 @@ export function facts({ policy, places, file_keys, fallback_models, model_settin
     card(t("Shared budgets"), places.budgets, budgets),
     card(t("Skills"), places.skills, skills(policy.skills)),
     card(t("Hooks"), places.hooks, hooks),
-    card(t("Sub-agents"), places.sub_agents, agents.length ? h("p.row.wrap", agents) : null));
+    card(t("Sub-agents"), places.sub_agents, links(sub_agents)),
+    card(t("Hands over to"), places.handoffs, links(handoffs)));
 }
 
 /** @param {any} step a step of the plan in the agent's file */

@@ -128,6 +128,8 @@ function summary(event) {
   switch (event.event) {
     case "route":
       return `${event.agent} · ${event.reason}`;
+    case "handoff":
+      return `${event.origin} → ${event.agent}`;
     case "tool_call":
       return [tool, argumentText(event.arguments ?? {}), message ?? status].filter(Boolean).join(" · ");
     case "tool_result":

@@ -175,6 +175,9 @@ export class RunModel {
     route(model, { agent, reason, executor = "", digest = "" }) {
       Object.assign(model, { agent, reason, executor, digest });
     },
+    handoff(model, { agent, origin }) {
+      Object.assign(model, { agent, reason: `${origin} handed the conversation over to it`, executor: "" });
+    },
     thinking(model, event) {
       const [reasoning, said] = event.seq ? halves(event.text, event.reasoning_chars) : [event.text, ""];
       model.#text(event, "thought", reasoning);

@@ -53,6 +53,7 @@ export default {
   "It asks for {tools}, which permits nothing.": "它请求 {tools}，但这不授予任何权限。",
   "Sub-agents": "子智能体",
   "Steps of the plan": "计划的步骤",
+  "Hands over to": "可移交给",
   "not defined": "未定义",
   default: "默认",
   "When this agent is chosen": "何时选择此智能体",

@@ -142,8 +142,11 @@ def why_void(grant: Grant, agents: Mapping[str, Agent], settings: Settings) -> s
 
 
 def agent_key(policy: Policy) -> str:
-    """Return what identifies the agent of a grant: its name after those of its callers, as in `desk/billing`."""
-    names = [agent.name for agent in (*policy.parents, policy.agent)]
+    """Return what identifies the agent of a grant: its name after those of its callers, as in `desk/billing`.
+
+    While it answers a message that was handed over to it, the agents before it count as callers: they ask, too.
+    """
+    names = [agent.name for agent in (*policy.parents, *policy.earlier, policy.agent)]
     # A step of a plan is a sub-run of the same agent.
     return "/".join(name for place, name in enumerate(names) if place == 0 or name != names[place - 1])
 
@@ -151,7 +154,7 @@ def agent_key(policy: Policy) -> str:
 def files_of(policy: Policy, tool: Tool) -> dict[str, str] | None:
     """Return the digests of the files of an agent and its callers; None if one, or the tool, has changed meanwhile."""
     files = {}
-    for agent in (*policy.parents, policy.agent):
+    for agent in (*policy.parents, *policy.earlier, policy.agent):
         live = policy.current(agent.name)
         if live is None or live.digest != agent.digest:
             return None

@@ -3,8 +3,8 @@
 Rules apply in this order: a skill that is denied or not allowed > a matching deny rule > risk above `risk_level` > not
 offered > a matching ask rule > named by ask rules only > `@tool(confirm=True)` > a risk that must be confirmed > allow.
 A call is evaluated by several agents (the version that the run is pinned to, the live version, the callers of a
-sub-agent), and the strictest verdict wins. An agent that has been deleted, or that its caller no longer lists, is
-denied every further call.
+sub-agent, those that handed the conversation over since the user's message), and the strictest verdict wins. An agent
+that has been deleted, or that its caller no longer lists, is denied every further call.
 
 A budget is what a run has used of its limits. A sub-run spends its own budget and those of its callers.
 """
@@ -12,7 +12,7 @@ A budget is what a run has used of its limits. A sub-run spends its own budget a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +33,7 @@ from framework.types.budget import BudgetLimit, BudgetUse, CounterKey, ReachedBu
 from framework.types.errors import ConfigError, LimitExceeded
 from framework.types.messages import ModelUse, Usage
 from framework.types.report import WarningCode
-from framework.types.spec import RISKS, Limits
+from framework.types.spec import RISKS, Limits, ModelSettings
 from framework.types.state import RunState
 from framework.types.text import did_you_mean, shorten
 
@@ -46,6 +46,7 @@ _CLIENT_RULE = "tools of clients need a rule that begins with client."
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
 _ALLOWED_BY = {
     **dict.fromkeys(("agent", "a2a"), ("agents", "sub_agents")),
+    "handoff": ("handoffs", "handoffs"),
     "code": ("mode: code", "executor"),
     "skills": ("skills", "skills"),
     "memory": ("memory", "memory"),
@@ -77,6 +78,9 @@ class Policy:
     """The live version of an agent, whose restrictions apply immediately; None if the agent was deleted."""
     parents: tuple[Agent, ...] = ()
     """Callers of a sub-agent, outermost first. Their deny and ask rules, risk ceilings and `confirm` apply to it."""
+    earlier: tuple[Agent, ...] = ()
+    """Agents that have worked on the user's message before they handed the conversation over, in order. The agent may
+    do only what each of them may do, too."""
     base: BaseFolder = WORKING_FOLDER
     """The folder that paths in arguments are relative to."""
 
@@ -95,16 +99,18 @@ class Policy:
         """Return whether some call of an agent's tool can be allowed: no agent that applies denies it altogether."""
         if any(True for _ in self._withdrawals()):
             return False
-        own = (agent.toolset for agent, _ in self._versions(self.agent, tool))
+        shared = self.earlier if is_shared(tool) else ()
+        own = (agent.toolset for one in (*shared, self.agent) for agent, _ in self._versions(one, tool))
         return all(tool.name in toolset.offered for toolset in own) and not any(
             _denial(agent, version, {}, self.base)
-            for parent in self.parents
+            for parent in (*self.parents, *shared)
             for agent, version in self._versions(parent, tool)
         )
 
     def denied_files(self) -> tuple[str, ...]:
         """Return the patterns of files denied to all tools of this run: from pinned and live files, of callers too."""
-        agents = [one for agent in (*self.parents, self.agent) for one in (agent, self.current(agent.name)) if one]
+        involved = (*self.parents, *self.earlier, self.agent)
+        agents = [one for agent in involved for one in (agent, self.current(agent.name)) if one]
         return tuple(dict.fromkeys(pattern for one in agents for pattern in one.spec.skill_policy.files.deny))
 
     def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
@@ -114,6 +120,9 @@ class Policy:
         yield from self._withdrawals()
         for agent, version in self._versions(self.agent, tool):
             yield agent_verdict(agent, version, arguments, self.base)
+        for one in self.earlier if is_shared(tool) else ():
+            for agent, version in self._versions(one, one.toolset.tools.get(tool.name, tool)):
+                yield agent_verdict(agent, version, arguments, self.base)
         for parent in self.parents:
             for agent, version in self._versions(parent, tool):
                 if restricted := self._restriction(agent, version, arguments):
@@ -136,9 +145,9 @@ class Policy:
         )
 
     def _withdrawals(self) -> Iterator[Verdict]:
-        """Yield a denial if the agent or a caller was deleted, or a caller no longer lists its sub-agent."""
+        """Yield a denial if an agent involved was deleted, or a caller or predecessor no longer lists its successor."""
         caller: Agent | None = None
-        for agent in (*self.parents, self.agent):
+        for agent in (*self.parents, *self.earlier, self.agent):
             if self.current(agent.name) is None:
                 reason = f"{agent.path} no longer defines the agent {agent.name!r}"
                 yield Verdict("deny", "agent removed", agent.path, reason)
@@ -146,6 +155,9 @@ class Policy:
             if caller and live and agent.name in caller.spec.sub_agents and agent.name not in live.spec.sub_agents:
                 reason = f"{live.name!r} no longer lists {agent.name!r}"
                 yield Verdict("deny", "not in agents", live.place("sub_agents"), reason)
+            if caller and live and any(caller is one for one in self.earlier) and agent.name not in live.spec.handoffs:
+                reason = f"{live.name!r} no longer lists {agent.name!r}"
+                yield Verdict("deny", "not in handoffs", live.place("handoffs"), reason)
             caller = agent
 
     def _versions(self, agent: Agent, tool: Tool) -> Iterator[tuple[Agent, Tool]]:
@@ -158,6 +170,53 @@ class Policy:
         yield current, live
         if live is not tool:
             yield current, tool
+
+
+def is_shared(tool: Tool) -> bool:
+    """Return whether agents that hand a conversation over must have a tool, too, for the next one to use it.
+
+    The others do nothing outside of the run.
+    """
+    return tool.source not in ("run", "handoff")
+
+
+def limited_to_shared_tools(agent: Agent, earlier: Sequence[Agent]) -> Agent:
+    """Return an agent that is offered no tool which an agent before it in the same message is not offered."""
+    own = agent.toolset
+    kept = {
+        name
+        for name, tool in own.offered.items()
+        if not is_shared(tool) or all(name in one.toolset.offered for one in earlier)
+    }
+    scope = f"{earlier[-1].name}, which handed the conversation over: they can be used after the user's next message"
+    return replace(agent, toolset=own.narrowed(kept, scope).deferring(own.deferred))
+
+
+def apply_settings(
+    state: RunState,
+    requested: tuple[ModelSettings, dict[str, Any] | None, Limits],
+    earlier: Sequence[Agent],
+    agent: Agent,
+) -> None:
+    """Set what a run has of the first agent's file to that of `agent`, except for what the caller has set.
+
+    Limits can only become lower.
+
+    Args:
+        state: the run.
+        requested: model settings, schema of the answer and limits with which the run began.
+        earlier: the agents before, in order.
+        agent: the agent that continues.
+    """
+    settings, schema, state.limits = requested
+    first = earlier[0].spec
+    own = {name: getattr(settings, name) for name in ModelSettings.model_fields}
+    changed = {name: value for name, value in own.items() if value != getattr(first.model_settings, name)}
+    state.model_settings = agent.spec.model_settings.model_copy(update=changed)
+    state.output_schema = agent.spec.output_schema if schema == first.output_schema else schema
+    for one in (*earlier[1:], agent):
+        state.limits = _lowest_limits(state.limits, one.spec.runtime_policy)
+        state.inputs = {**state.inputs, **one.inputs_from(state.inputs)}
 
 
 def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = WORKING_FOLDER) -> Verdict:
@@ -261,8 +320,8 @@ def _asked_by_risk(agent: Agent, tool: Tool) -> Verdict | None:
 def _not_offered(agent: Agent, tool: Tool) -> Verdict:
     if scope := agent.toolset.scope:
         return Verdict("deny", f"not among the tools of {scope}", agent.place("skill_policy", "allow"))
-    if tool.source in ("agent", "a2a"):
-        return Verdict("deny", "not in agents", agent.place("sub_agents"))
+    if key := {"agent": "agents", "a2a": "agents", "handoff": "handoffs"}.get(tool.source):
+        return Verdict("deny", f"not in {key}", agent.place("sub_agents" if key == "agents" else key))
     if tool.source == "skills" and tool.name not in agent.toolset.tools:
         return Verdict("deny", "not in skills.allow", agent.place("skills"))
     if tool.source == "memory" and tool.name not in agent.toolset.tools:
@@ -490,6 +549,14 @@ class Budget:
     """The budgets of the runs that this one is part of, its caller's first."""
     ledger: BudgetLedger | None = None
     """Counters of the budgets that runs share; None for a model call before its run exists."""
+    earlier: tuple[Agent, ...] = ()
+    """Agents that have handed the conversation over since the user's message: their limits and budgets apply, too."""
+
+    @property
+    def _versions(self) -> Iterator[tuple[Agent, Agent | None]]:
+        """Iterate over the versions that the run is pinned to, the agent's own first, each with the live version."""
+        for agent in (self.agent, *self.earlier):
+            yield agent, self.current(agent.name)
 
     @property
     def chain(self) -> tuple[Budget, ...]:
@@ -499,10 +566,11 @@ class Budget:
     @property
     def limits(self) -> Limits:
         """The limits in force."""
-        live = self.current(self.agent.name)
-        if live is None or live is self.agent:
-            return self.state.limits
-        return with_lowered_limits(self.state.limits, self.agent.spec.runtime_policy, live.spec.runtime_policy)
+        limits = self.state.limits
+        for agent, live in self._versions:
+            if live is not None and live is not agent:
+                limits = with_lowered_limits(limits, agent.spec.runtime_policy, live.spec.runtime_policy)
+        return limits
 
     @property
     def cost_limit(self) -> CostLimit | None:
@@ -523,7 +591,7 @@ class Budget:
         """Names of the shared budgets that pay for a model call: of the run and its callers, as pinned and as live."""
         names: dict[str, None] = {}
         for budget in self.chain:
-            for agent in (budget.agent, self.current(budget.agent.name)):
+            for agent in (agent for versions in budget._versions for agent in versions):
                 if agent is not None and agent.spec.budgets:
                     names |= dict.fromkeys(agent.spec.budgets)
         return names.keys()
@@ -659,12 +727,12 @@ class Budget:
         return LimitExceeded(limit, used=used, allowed=allowed, place=self._place(limit))
 
     def _needs_prices(self) -> bool:
-        """Return whether the version of the agent that the run is pinned to, or its live version, requires prices."""
-        versions = (self.agent, self.current(self.agent.name))
-        return any(agent.spec.runtime_policy.cost == "known" for agent in versions if agent)
+        """Return whether a version of an agent that the run is pinned to, or its live version, requires prices."""
+        agents = (agent for versions in self._versions for agent in versions)
+        return any(agent.spec.runtime_policy.cost == "known" for agent in agents if agent)
 
     def _place(self, limit: str) -> str:
-        for agent in (self.agent, self.current(self.agent.name)):
+        for agent in (agent for versions in self._versions for agent in versions):
             if agent and getattr(self.limits, limit) == getattr(agent.spec.runtime_policy, limit):
                 return agent.place("runtime_policy", limit)
         return f"limits.{limit} of the request"
@@ -683,6 +751,16 @@ def with_lowered_limits(own: Limits, pinned: Limits, live: Limits) -> Limits:
         now = getattr(live, name)
         if _is_lower(now, getattr(pinned, name)) and _is_lower(now, getattr(own, name)):
             lower[name] = now
+    return own.model_copy(update=lower) if lower else own
+
+
+def _lowest_limits(own: Limits, other: Limits) -> Limits:
+    """Return the lower one of each of two agents' limits."""
+    lower = {
+        name: getattr(other, name)
+        for name in Limits.model_fields
+        if _is_lower(getattr(other, name), getattr(own, name))
+    }
     return own.model_copy(update=lower) if lower else own
 
 

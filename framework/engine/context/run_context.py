@@ -26,7 +26,7 @@ from framework.config.templates.prompts import PromptError
 from framework.engine.context.events import EventHub, Journal, TextKind, next_event
 from framework.engine.context.grants import GrantBook
 from framework.engine.context.model_clients import ModelCaller, ModelClients
-from framework.engine.context.policy import Budget, BudgetLedger, Policy
+from framework.engine.context.policy import Budget, BudgetLedger, Policy, apply_settings, limited_to_shared_tools
 from framework.llm.client import ModelInfo
 from framework.llm.message_shape import RequestCache
 from framework.store.types import RunQuery
@@ -221,22 +221,7 @@ class RunContext(ABC):
     """A root run or a sub-run: the base of `Run` that its parts use."""
 
     def __init__(self, state: RunState, agent: Agent, services: Services, parent: RunContext | None = None) -> None:
-        agent = agent.on_model(services.root.model) if services.root.model else agent
-        if parent is None and state.client and state.client.tools:
-            agent = agent.with_client_tools(state.client)
-        self.state, self.agent, self.services, self.parent = state, agent, services, parent
-        above = parent.budget.chain if parent else ()
-        self.budget: Budget = Budget(state, agent, services.current_agent, above, services.ledger)
-        parents = (*parent.policy.parents, parent.agent) if parent else ()
-        self.policy: Policy = Policy(agent, services.current_agent, parents, BaseFolder(services.base_path))
-        self.content: Content = (parent.content if parent else services.content).restricted_to(
-            agent.spec.telemetry.content
-        )
-        """How much content traces of this run include: never more than its callers allow, whose text it contains."""
-        self.request_cache = RequestCache()
-        """Cache of model clients, shared by all requests of this run."""
-        self.outgrown: set[str] = set()
-        """Models that are not called again, because the run does not fit into their windows but into a fallback's."""
+        self.state, self.services, self.parent = state, services, parent
         self.deadline: asyncio.Timeout | None = None
         """Deadline of the run while it is in progress."""
         self.last_message_id = ""
@@ -244,6 +229,33 @@ class RunContext(ABC):
         self._counted_at = 0.0
         """When the active time was last added to the state, by `perf_counter`."""
         self._answer: BaseModel | None = None
+        self._requested = state.model_settings, state.output_schema, state.limits
+        self.bind(agent)
+
+    def bind(self, agent: Agent) -> None:
+        """Let an agent work on the run: the one that it began with, or another one that it was handed over to."""
+        state, services, parent = self.state, self.services, self.parent
+        is_root, model = parent is None, services.root.model
+        agent = agent.for_run(model, state.client, is_root=is_root)
+        names = state.handled_by[:-1] if is_root else []
+        others = (services.generation.agents[name] for name in names)
+        earlier = tuple(other.for_run(model, state.client, is_root=is_root) for other in others)
+        if earlier:
+            agent = limited_to_shared_tools(agent, earlier)
+            apply_settings(state, self._requested, earlier, agent)
+        self.agent = agent
+        above = parent.budget.chain if parent else ()
+        self.budget: Budget = Budget(state, agent, services.current_agent, above, services.ledger, earlier)
+        parents = (*parent.policy.parents, *parent.policy.earlier, parent.agent) if parent else ()
+        self.policy: Policy = Policy(agent, services.current_agent, parents, earlier, BaseFolder(services.base_path))
+        self.content: Content = parent.content if parent else services.content
+        """How much content traces of this run include: never more than its callers allow, whose text it contains."""
+        for one in (*earlier, agent):
+            self.content = self.content.restricted_to(one.spec.telemetry.content)
+        self.request_cache = RequestCache()
+        """Cache of model clients, shared by all requests of this run."""
+        self.outgrown: set[str] = set()
+        """Models that are not called again, because the run does not fit into their windows but into a fallback's."""
         self.rendered: dict[Literal["preamble", "summary", "recalled"], tuple[Message, ...]] = {}
         """Messages that are equal in every request of this run, rendered for the first one."""
         self._definitions: tuple[int, Collection[str], tuple[ToolDefinition, ...]] = (-1, (), ())
@@ -326,11 +338,12 @@ class RunContext(ABC):
 
         Returns the same object until the rules change.
         """
-        deferred, agents = self.agent.toolset.deferred, (*self.policy.parents, self.agent)
+        policy, deferred = self.policy, self.agent.toolset.deferred
+        agents = (*policy.parents, *policy.earlier, self.agent)
         if not deferred:
             return deferred
         live = [self.services.current_agent(agent.name) for agent in agents]
-        if live[0] is self.agent and not self.policy.parents:
+        if live[0] is self.agent and len(agents) == 1:
             return deferred
         if self._searchable is None or any(map(is_not, live, self._searchable[0])):
             tools = self.agent.toolset.offered
@@ -340,19 +353,22 @@ class RunContext(ABC):
     # --- rules in force
 
     def hooks(self, place: HookPlace) -> Iterator[Extension]:
-        """Yield the hooks of the version that the run is pinned to, then those only the live version has."""
-        pinned = self.agent.hooks.get(place, ())
-        yield from pinned
-        current = self.services.current_agent(self.agent.name)
-        if current is not None and current is not self.agent:
-            known = {hook.name for hook in pinned}
-            yield from (hook for hook in current.hooks.get(place, ()) if hook.name not in known)
+        """Yield the hooks of the version that the run is pinned to, then those only the live version has.
+
+        Those of agents that handed the conversation over follow, except `before_run`, which they have called before.
+        """
+        agents = (self.agent, *(self.policy.earlier if place != "before_run" else ()))
+        by_name: dict[str, Extension] = {}
+        for version in (one for agent in agents for one in (agent, self.services.current_agent(agent.name)) if one):
+            for hook in version.hooks.get(place, ()):
+                by_name.setdefault(hook.name, hook)
+        yield from by_name.values()
 
     @property
     def is_guarded(self) -> bool:
         """Whether `after_run` hooks check the output, so that no part of it is emitted before."""
-        current = self.services.current_agent(self.agent.name)  # asked for each token, so `hooks` would take too long
-        return bool(self.agent.hooks.get("after_run") or (current and current.hooks.get("after_run")))
+        agents, current = (self.agent, *self.policy.earlier), self.services.current_agent  # asked for each token
+        return any(one.hooks.get("after_run") for agent in agents for one in (agent, current(agent.name)) if one)
 
     def decision(self, confirmation_id: str) -> Decision | None:
         """Return a person's decision on a confirmation, or None if it is pending."""

@@ -194,6 +194,8 @@ class CommonOptions(TypedDict, total=False):
     """Id of the conversation that the run continues. An unknown id starts a new conversation."""
     reroute: bool | None
     """Whether the router chooses the agent even if the conversation has one. Default: the last agent continues."""
+    handed_to: str | None
+    """The agent that answers instead, if `agent` has handed the earlier messages over. A conversation has that."""
     history: GivenHistory | None
     """Earlier messages: `RunResult.messages`, the same as dicts or JSON text, or messages in OpenAI's chat completions
     format. Excludes `conversation`. Without a message, the last entry is the message."""
@@ -253,6 +255,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "metadata": (Mapping,),
     "output_type": (type,),
     "reroute": (bool,),
+    "handed_to": (str,),
     "output_schema": (Mapping,),
     "client_tools": (Mapping,),
 }

@@ -255,7 +255,7 @@ class RunResumer:
             generation = await self._original_generation(state, leased)
             if caller is RUNTIME_CALLER:  # a person who resumes a run here does not want another process to do it
                 await self._releaser.check(state, generation, self._catalog.current)
-            agent = choose_route("", generation.agents, explicit=state.agent).agent
+            agent = choose_route("", generation.agents, explicit=state.answering).agent
             limits = limits_of(state, agent, self._catalog.current) if is_limited else UNLIMITED
             grants = self._new_grants(state, decisions, by or caller.user, key)
             deciders = dict.fromkeys(decisions, by or caller.user)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
@@ -184,6 +184,7 @@ async def fork_conversation(
         tenant=origin.tenant,
         summary=last.summary if last and last.summary and last.summary.upto <= len(messages) else None,
         forked_from=origin.id,
+        handed_to=last.handed_to if last else None,
     )
     await store.fork(forked, copies)
     return forked
@@ -233,6 +234,7 @@ def _state_of(source: RunState, messages: Sequence[Message]) -> RunState:
         )
     return RunState(
         agent=source.agent,
+        handled_by=source.handled_by,
         conversation_id=source.conversation_id,
         user=source.user,
         tenant=source.tenant,
@@ -334,7 +336,16 @@ class RunStarter:
         tools = tuple(tool.definition for tool in route.agent.toolset.offered.values())
         earlier, files = await _history(options.get("history"), tools)
         files |= {file.part.digest: file.data for file in content.files}
+        addressed, kept = route.agent.name, dict[str, Any]()
+        if (agent := _agent_handed_to(route.agent, conversation, generation, options)) is not None:
+            route = Route(agent, "conversation", f"{addressed} handed the conversation over to it")
+            given, known = options.get("inputs") or {}, generation.agents[addressed].spec.inputs
+            kept = {name: given[name] for name in given if name in known and name not in agent.spec.inputs}
+            options = cast(RunOptions, {**options, "inputs": {name: given[name] for name in given if name not in kept}})
         state = initial_state(message, route.agent, generation, options, earlier)
+        if agent is not None:
+            state.agent, state.handled_by = addressed, [agent.name]
+            state.inputs = {**kept, **state.inputs}
         state.run_id = run_id or state.run_id
         if conversation is not None:
             # A single user may continue the conversation of any tenant and user.
@@ -356,7 +367,7 @@ class RunStarter:
     async def record(self, new: NewRun, limits: RunLimits = UNLIMITED) -> PreparedRun:
         """Save a prepared run in the store, with these limits; raises ConversationBusy, RunBlocked or StoreError."""
         agent, state = new.route.agent, new.state
-        blueprint = self._blueprints.of(new.generation, agent.name) if self._store.durable else None
+        blueprint = self._blueprints.of(new.generation, state.agent) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
         record = await self._store.start(state, new.conversation, blueprint, limits)
         return PreparedRun(state, record, new.generation, agent, new.route, new.output_type)
@@ -431,6 +442,19 @@ class RunStarter:
         return ConversationBusy(
             f"conversation {conversation_id!r} is busy: {reason}", run_id=run_id, interrupted=interrupted
         )
+
+
+def _agent_handed_to(
+    agent: Agent, conversation: Conversation | None, generation: Generation, options: RunOptions
+) -> Agent | None:
+    """Return the agent that `agent` has handed the conversation over to, if its file still leads there."""
+    name = options.get("handed_to")
+    if conversation is not None and conversation.agent == agent.name and not options.get("reroute"):
+        name = name or conversation.handed_to
+    known, queue = generation.agents, [agent.name]
+    for reached in queue:
+        queue += [one for one in known[reached].spec.handoffs if one in known and one not in queue]
+    return known[name] if name in queue[1:] else None
 
 
 async def _history(

@@ -30,6 +30,7 @@ from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables, pla
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call import results
+from framework.engine.tool_call.handoff import call_handoff, refused_handoff
 from framework.engine.tool_call.memory import call_memory_tool, memory_preview
 from framework.engine.tool_call.results import (
     INVALID_CALL,
@@ -75,7 +76,6 @@ from framework.types.strict_json import canonical_call, content_digest, has_more
 from framework.types.text import did_you_mean, fix_surrogates, shorten
 
 log = logging.getLogger(__name__)
-
 
 T = TypeVar("T")
 
@@ -524,14 +524,14 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
     pending: Confirmations = ()
     with ToolTrace(run, call, tool) as trace:
         if tool is None:
-            offered = sorted(run.agent.toolset.offered)
-            unknown = f"there is no tool {call.tool!r}{did_you_mean(call.tool, offered)}"
+            unknown = f"there is no tool {call.tool!r}{did_you_mean(call.tool, sorted(run.agent.toolset.offered))}"
             await record_result(run, call, invalid_call(unknown))
         elif call.invalid:
             await record_result(run, call, invalid_call(f"the arguments cannot be read: {call.invalid}"))
         else:
             call = await repair_call(run, call, tool)
-            ruling = await _authorize(run, call, tool)
+            refused = refused_handoff(run, call, tool) if tool.source == "handoff" else None
+            ruling = RefusedCall(refused) if refused else await _authorize(run, call, tool)
             if run.agent.toolset.is_deferred(tool.name) and not _is_denied(ruling):
                 run.add_tools([tool.name])  # called by its name, without a search: the model gets its definition
             match ruling:
@@ -642,7 +642,8 @@ async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     await run.emit(ToolStarted, **described)
     await run.save()
     started = perf_counter()
-    own = {"agent": _delegate, "run": call_run_tool, "code": run_script, "memory": call_memory_tool}
+    own = {"agent": _delegate, "run": call_run_tool, "code": run_script}
+    own |= {"memory": call_memory_tool, "handoff": call_handoff}
     invoke_tool = own.get(tool.source, _call_with_retries)
     todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
     pending, result = await invoke_tool(run, call, tool, bound)

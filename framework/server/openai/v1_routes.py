@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -73,7 +73,7 @@ from framework.types.errors import (
 from framework.types.events import ConfirmationRequested, Event, Routed, RunPaused, StreamEnd, wire
 from framework.types.file import File
 from framework.types.messages import Message
-from framework.types.state import ClientTools, Confirmation
+from framework.types.state import ClientTools, Confirmation, RunState
 from framework.types.strict_json import bytes_digest
 from framework.types.text import did_you_mean
 
@@ -181,7 +181,9 @@ class RunAnswers:
                 raise RequestError(f"messages: the server keeps only the last message: {advice}", param="messages")
             options["conversation"] = conversation
         elif asked.previous:
-            options["history"] = [*await self._messages_of(asked.previous, identity), *asked.history]
+            messages, state = await self._messages_of(asked.previous, identity)
+            options["history"] = [*messages, *asked.history]
+            options["handed_to"] = state.handed_to if agent in (None, state.agent) else None
         else:
             options["history"] = asked.history
         if locale := accepted_locale(request.headers):
@@ -259,8 +261,8 @@ class RunAnswers:
                 return StartedRun(run, pages, after=state.seq, agent=state.agent)
         raise RunBusy(f"run {run_id} is continued by another request: repeat this one")
 
-    async def _messages_of(self, response_id: str, identity: Identity) -> list[Message]:
-        """Return the conversation up to the end of a stored response; raises PreviousResponseNotFound."""
+    async def _messages_of(self, response_id: str, identity: Identity) -> tuple[Sequence[Message], RunState]:
+        """Return the conversation up to the end of a stored response, and its run; raises PreviousResponseNotFound."""
         try:
             run, state = await self._service.load(identity, run_of_response(response_id))
         except RunNotFound:
@@ -271,7 +273,7 @@ class RunAnswers:
             call_ids = (client_call_id(run.run_id, one.id) for one in state.pending if is_client_call(one))
             waits = f"send the result of the call {call_id}" if (call_id := next(call_ids, "")) else "wait for its end"
             raise RequestError(f"the response {response_id!r:.80} has not ended: {waits}", param="input")
-        return [*(await self._service.result(run)).messages]
+        return (await self._service.result(run)).messages, state
 
     async def read(self, started: StartedRun, asked: ClientRequest) -> AsyncGenerator[Event | AnswerText | Ending]:
         """Yield the events of the run of a request, each followed by its texts, and last how the run ended.

@@ -49,6 +49,7 @@ def spec(**keys: Any) -> AgentSpec:
         ({}, {"plan": {"step_retries": 0}}, "plan.step_retries", "tightens"),
         ({}, {"plan": {"on_failure": "skip"}}, "plan.on_failure", "neutral"),
         ({}, {"sub_agents": ["b"]}, "sub_agents", "widens"),
+        ({}, {"handoffs": ["b"]}, "handoffs", "widens"),
         ({}, {"budgets": ["b"]}, "budgets", "tightens"),
         ({"budgets": ["b"]}, {}, "budgets", "widens"),
         ({}, {"instructions": "j"}, "instructions", "neutral"),

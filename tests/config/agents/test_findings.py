@@ -23,6 +23,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     "skill_policy": ("{allow: [read_fiel], denny: []}", "there is no tool 'read_fiel'"),
     "runtime_policy": ("{max_steps: ten}", "must be a whole number"),
     "sub_agents": ("[other, othr]", "there is no usable agent 'othr'"),
+    "handoffs": ("[other, thirdd]", "there is no usable agent 'thirdd'"),
     "mcp_policy": ("{tiem: {pin: block}}", "there is no MCP server 'tiem'"),
     "budgets": ("[team]", "there is no budget 'team'"),
     "hooks": ("{before_tool: [guard.none]}", "there is no hook 'guard.none'"),

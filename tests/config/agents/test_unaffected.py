@@ -25,6 +25,8 @@ VARIANTS: tuple[dict[str, str], ...] = (
     {"description": "Other."},
     {"sub_agents": "[a]"},
     {"sub_agents": "[b, d]"},
+    {"handoffs": "[a]"},
+    {"handoffs": "[b, d]"},
     {"inputs": "{city: {}}"},
     {"instructions": "{template: house.j2}"},
     {"budgets": "[team]"},

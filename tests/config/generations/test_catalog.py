@@ -283,6 +283,13 @@ def test_when_half_of_a_swap_fails_both_agents_stay_unchanged(tmp_path: Path) ->
         ({"model": "dashscope/qwen-turbo"}, "4:8", "unknown model 'dashscope/qwen-turbo': write qwen/… for its models"),
         ({"model": "google/gemini-3-pro"}, "4:8", "unknown model 'google/gemini-3-pro': write gemini/… for its models"),
         ({"sub_agents": "[a, othr]"}, "7:17", "there is no usable agent 'othr'; did you mean other?"),
+        ({"handoffs": "[other, othr]"}, "7:19", "there is no usable agent 'othr'; did you mean other?"),
+        ({"handoffs": "[b]"}, "7:12", "the agent 'b' cannot hand its conversation over to itself"),
+        (
+            {"handoffs": "[other]", "executor": "plan"},
+            "7:1",
+            "an agent that may write plans cannot hand its conversation",
+        ),
         ({"inputs": "{message: {}}"}, "7:10", "an input cannot be named `message`"),
         ({"inputs": "{_x: {}}"}, "7:10", "invalid input name '_x'"),
         ({"inputs": "{__base__: {}}"}, "7:10", "invalid input name '__base__'"),

@@ -309,8 +309,8 @@ agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
       = valid keys: version, name, description, model, fallback_models, model_settings, on_truncation, protocol, \
-instructions, guidance, inputs, examples, routing, skills, plan, conversation, output_schema, hooks, telemetry, tools, \
-max_risk, approve_from, strict_arguments, limits, agents, mode, mcp"""
+instructions, guidance, inputs, examples, routing, skills, plan, handoffs, conversation, output_schema, hooks, \
+telemetry, tools, max_risk, approve_from, strict_arguments, limits, agents, mode, mcp"""
 
 
 def test_all_errors_of_a_file_are_printed_in_order() -> None:

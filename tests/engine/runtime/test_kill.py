@@ -59,7 +59,8 @@ def live_until(events: int | None, url: str, root: Path, log: Path, seen: Observ
 def finished_calls(states: list[RunState]) -> Iterator[str]:
     """Yield the calls whose result is saved."""
     for state in states:
-        yield from (record.call.arguments["n"] for record in state.calls.values() if record.result is not None)
+        done = (record.call.arguments for record in state.calls.values() if record.result is not None)
+        yield from (arguments["n"] for arguments in done if "n" in arguments)
         yield from finished_calls(list(state.children.values()))
 
 
@@ -106,6 +107,7 @@ async def check(url: str, root: Path, seen: Observed) -> None:
         numbers = sorted(seq for run_id, seq, _ in kept if run_id == info.run_id)
         assert numbers == list(range(1, len(numbers) + 1)), "one event each, without a gap"
     assert seen.events <= kept, "every received event is saved"
+    assert sum(name == "handoff" for _, _, name in kept) == 1, "the conversation moves once, and stays"
     paid = Counter(line for line in (root / "log").read_text().splitlines() if line.startswith("pay "))
     assert set(paid.values()) <= {1}, "never twice, unasked"
     await store.close()
