@@ -151,7 +151,7 @@ _DATA = st.recursive(
 _FILES = st.dictionaries(st.sampled_from("abc"), _DATA, max_size=3)
 
 
-@cases(200)
+@cases(100)
 @given(base=_FILES, overlay=_FILES)
 def test_each_value_comes_from_the_file_that_its_place_names(
     base: dict[str, object], overlay: dict[str, object]

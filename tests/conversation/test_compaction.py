@@ -71,7 +71,7 @@ def test_a_turn_longer_than_the_window_keeps_its_request() -> None:
     assert [message.role for message in seen] == ["user", "assistant", "tool", "assistant", "tool"]
 
 
-@cases(60)
+@cases(30)
 @given(rounds=st.lists(st.tuples(conversations(), SAID | st.just("")), min_size=1, max_size=4), keep=st.integers(0, 30))
 def test_facts_failures_denials_and_decisions_survive_any_summary(
     rounds: list[tuple[list[Message], str]], keep: int

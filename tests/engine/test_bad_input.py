@@ -535,7 +535,7 @@ def test_a_value_that_cannot_become_json_fails_the_tool_not_the_run(tmp_path: Pa
     assert (result.status, result.output) == ("completed", "done")
 
 
-@cases(30)
+@cases(15)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text() | st.dates() | st.binary(),

@@ -145,7 +145,7 @@ ATTACKS = st.builds(
 
 @pytest.mark.hostile(6)
 @pytest.mark.hostile(7)
-@cases(60)
+@cases(30)
 @given(boss=NEAR | RULES, clerk=NEAR | RULES, tools=TOOLS, attack=ATTACKS)
 def test_llm06_no_path_executes_a_denied_call_or_an_unapproved_one(
     boss: Rules, clerk: Rules, tools: list[Tool], attack: Attack
@@ -176,7 +176,7 @@ def test_llm06_no_path_executes_a_denied_call_or_an_unapproved_one(
 
 @pytest.mark.hostile(5)
 @pytest.mark.hostile(6)
-@cases(30)
+@cases(15)
 @given(
     tools=TOOLS,
     name=st.sampled_from(NAMES),

@@ -41,7 +41,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@cases(60)
+@cases(30)
 @given(messages=conversations())
 def test_export_and_import_preserve_the_conversation(form: Form, messages: list[Message]) -> None:
     data = json.loads(json.dumps(exported(messages, form, DEFINITIONS)))

@@ -36,7 +36,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project(tmp_path_factory.mktemp("asking"), ask=True)
 
 
-@cases(25)
+@cases(13)
 @given(data=st.data(), turns=turns_of(2))
 def test_a_replay_under_the_same_files_has_no_differences(asking: Path, data: st.DataObject, turns: Turns) -> None:
     """Nested agents run concurrently, with some of the questions answered and the rest left open."""

@@ -121,7 +121,7 @@ def test_a_random_body_is_answered_and_starts_only_what_it_asks_for(server: Serv
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         statuses = set[int]()
 
-        @cases(10)
+        @cases(5)
         @given(body=bodies(path))
         def send(body: Any) -> None:
             before = runs()

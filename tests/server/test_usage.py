@@ -58,7 +58,7 @@ runs = st.builds(
 )
 
 
-@cases(8)
+@cases(4)
 @given(identity=identities, stored=st.lists(runs, max_size=10), user=st.sampled_from([None, "bob"]))
 def test_a_key_gets_figures_of_its_own_runs_only(
     tmp_path_factory: pytest.TempPathFactory, identity: Identity, stored: list[UsedRun], user: str | None

@@ -78,7 +78,7 @@ PARTS = st.lists(st.builds(TextPart, text=st.text(st.characters(codec="utf-8")))
 
 def test_any_parts_are_loaded_unchanged(any_url: str | None) -> None:
     @given(PARTS)
-    @cases(15)
+    @cases(8)
     def check(parts: list[TextPart | File]) -> None:
         async def body(store: Store) -> None:
             conversation = f"c{time.monotonic_ns()}"

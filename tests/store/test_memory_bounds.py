@@ -102,7 +102,7 @@ class Bounded:
             assert len(await self.store.events(run_id)) == 1
 
 
-@cases(40)
+@cases(20)
 @given(runs=st.lists(BEGUN, max_size=20), keep_bytes=st.sampled_from([0, 4_000, 30_000, 100_000, 10**9]))
 def test_ended_runs_stay_below_the_bound_and_the_newest_are_kept(runs: list[Begun], keep_bytes: int) -> None:
     async def main() -> None:

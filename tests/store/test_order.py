@@ -150,7 +150,7 @@ def test_runs_in_memory_begin_by_conversation_priority_and_age(data: st.DataObje
     with_store(lambda store: check_order(data, store, None), None)
 
 
-@settings(cases(5), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(cases(3), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_runs_in_a_database_begin_by_conversation_priority_and_age(store_url: str, data: st.DataObject) -> None:
     async def body(store: Store) -> None:
@@ -195,7 +195,7 @@ async def check_turns(data: st.DataObject, store: Store) -> None:
         pass
 
 
-@cases(12)
+@cases(6)
 @given(data=st.data())
 def test_tenants_take_turns_in_memory(data: st.DataObject) -> None:
     with_store(lambda store: check_turns(data, store), None)

@@ -43,7 +43,7 @@ async def run_of(root: Path, world: World, url: str) -> str:
 
 
 def test_packing_is_lossless(trusting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    @cases(6)
+    @cases(3)
     @given(turns=turns_of(2))
     def one(turns: Turns) -> None:
         with TemporaryDirectory() as folder:

@@ -180,13 +180,13 @@ async def check_order(data: st.DataObject, store: Store, mortal: Store | None) -
     await driver.finish()
 
 
-@cases(60)
+@cases(30)
 @given(data=st.data())
 def test_runs_queued_in_memory_begin_in_order_and_once(data: st.DataObject) -> None:
     with_store(lambda store: check_order(data, store, None), None)
 
 
-@settings(cases(12), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(cases(6), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_runs_queued_in_a_database_begin_in_order_and_once(store_url: str, data: st.DataObject) -> None:
     async def body(store: Store) -> None:

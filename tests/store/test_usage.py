@@ -71,7 +71,7 @@ async def check(store: Store, stored: list[UsedRun], query: RunQuery, period: Pe
                 assert sum(one.counts.tokens for one in group.steps) == group.figures.counts.tokens
 
 
-@cases(15)
+@cases(8)
 @given(stored=st.lists(runs, max_size=12), query=queries, period=periods)
 def test_a_store_in_memory_counts_what_is_there(stored: list[UsedRun], query: RunQuery, period: Period) -> None:
     async def main() -> None:

@@ -35,7 +35,7 @@ async def paused(store: Store, **more: object) -> RunState:
 # --- order and scope
 
 
-@settings(cases(8), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(cases(4), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(priorities=st.lists(st.integers(-2, 2), max_size=12), limit=st.integers(1, 5))
 def test_runs_with_a_higher_priority_come_first_and_then_older_ones(
     any_url: str | None, priorities: list[int], limit: int

@@ -120,7 +120,7 @@ def requests_of(root: Path, scene: Scene, model: str = "unknown-model") -> list[
 
         async with wire_server(answer) as server:
             settings = f"models: {{local: {{model: openai/{model}, base_url: '{server.url}'}}}}\n{scene.settings}"
-            one = agent("one", **{"model": "local", **scene.keys})
+            one = agent("one", **{"model": "local", "skill_policy": "{allow: [look, fail]}", **scene.keys})
             root_files = {"agents.d/one.yaml": one, "agentsd.yaml": settings}
             async with Runtime.open(write(root, root_files), tools=[look, fail], watch=False) as runtime:
                 conversation = None

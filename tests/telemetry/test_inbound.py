@@ -43,7 +43,7 @@ def requested(root: Path, mode: Inbound, headers: list[tuple[str, str]], *, stor
         options: dict[str, Any] = {"store": store} if store else {}
         async with Runtime.open(root, models={"scripted": ScriptedModel("ok")}, watch=False, **options) as runtime:
             app = FastAPI(telemetry={"tracing": False})  # the test's app does not read the header itself
-            app.include_router(router(runtime, guarded=False))
+            app.router.routes.extend(router(runtime, guarded=False).routes)  # cheaper than `include_router`
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
                 reply = await client.post("/agent/chat", json={"message": "go", "agent": "one"}, headers=headers)
                 return str(reply.json()["run_id"])

@@ -122,7 +122,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 # The exception may hit a generator that Python closes: there, every exception is ignored.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @given(st.data())
-@cases(15)
+@cases(8)
 def test_an_exception_at_any_place_of_the_build_becomes_a_problem(world: World, data: st.DataObject) -> None:
     expected, calls = world.build()
     assert len(calls) > 150

@@ -393,7 +393,7 @@ class World:
         assert self.deps.up() == {self.live, *(version for _, version, _ in self.running)}
 
 
-@cases(8)
+@cases(4)
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=14))
 def test_exactly_the_live_and_leased_versions_are_set_up(steps: list[Step]) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:

@@ -372,7 +372,7 @@ def test_a_tightened_parent_restricts_the_sub_agents_of_runs_in_progress() -> No
 # --- any rules at all
 
 
-@cases(40)
+@cases(20)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_the_verdict_is_that_of_the_strictest_matching_rule(rules: Rules, tools: list[Tool], order: str) -> None:
     of = rules.agent(tools)

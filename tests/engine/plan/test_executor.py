@@ -183,7 +183,7 @@ def test_high_risk_in_a_plan_asks_by_default(tmp_path: Path) -> None:
 # --- pauses and crashes anywhere in a plan
 
 
-@cases(30)
+@cases(15)
 @given(graph=plan_graphs(), ask=st.booleans())
 def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_one(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], ask: bool

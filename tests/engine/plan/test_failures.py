@@ -323,7 +323,7 @@ TRIED_TWICE = (
 """A plan whose s5 waits for a second attempt when s3 fails, if two steps run concurrently."""
 
 
-@cases(25)
+@cases(13)
 @example(graph=TRIED_TWICE, ask=True, fixed=True, parallel=2)
 @given(graph=plan_graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
 def test_with_replanning_and_pauses_every_step_runs_once_and_in_order(

@@ -287,7 +287,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Steps], RunRe
     return check
 
 
-@cases(60)
+@cases(30)
 @given(bad=bad_plans())
 def test_every_invalid_plan_is_rejected_before_anything_is_called(
     checked: Callable[[Steps], RunResult], bad: tuple[str, Steps]

@@ -83,7 +83,7 @@ def _in_flight(state: RunState) -> Iterator[str]:
         yield from _in_flight(child)
 
 
-@cases(20)
+@cases(10)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Turns, saves: int) -> None:
     world = World(turns)

@@ -71,7 +71,7 @@ def test_siblings_of_a_call_that_needs_approval_finish_before_the_pause(asking: 
     asyncio.run(main())
 
 
-@cases(10)
+@cases(5)
 @given(turns=turns_of(2))
 def test_a_run_with_pauses_does_the_same_work_as_one_without(asking: Path, trusting: Path, turns: Turns) -> None:
     chopped, whole = World(turns), World(turns)

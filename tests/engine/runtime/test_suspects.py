@@ -261,7 +261,7 @@ def check_history(url: str, given_jobs: list[Job], processes: int) -> None:
     assert history.crashes <= 10 * sum(job.is_poison for job in given_jobs)
 
 
-@cases(5)
+@cases(3)
 @given(given_jobs=st.lists(jobs, min_size=1, max_size=7), processes=st.integers(1, 3))
 def test_only_the_runs_that_end_their_processes_fail(
     tmp_path_factory: pytest.TempPathFactory, given_jobs: list[Job], processes: int

@@ -265,7 +265,7 @@ FIELDS = st.dictionaries(
 )
 
 
-@cases(300)
+@cases(150)
 @given(messages=st.lists(JSON, max_size=3), fields=FIELDS, is_chat=st.booleans())
 def test_any_body_is_a_request_that_the_runtime_accepts_or_an_error(
     messages: Any, fields: dict[str, Any], is_chat: bool

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,9 +271,33 @@ PROGRAMS = {
     "llm": LLM,
     "pydantic-ai": PYDANTIC_AI,
     "instructor": INSTRUCTOR,
+    "instructor two": INSTRUCTOR,
     "langchain": LANGCHAIN,
 }
-"""Each prints one JSON object with what the client returned; the argument is the base URL."""
+"""Each prints one JSON object with what the client returned; the arguments are the base URL and a model."""
+FORKS = """
+import json, os, sys, traceback
+import instructor, openai.resources.chat, openai.resources.responses
+
+folder, url, programs = sys.argv[1:]
+children = []
+for name, program in json.loads(programs).items():
+    if child := os.fork():
+        children.append(child)
+        continue
+    code = 1
+    try:
+        with open(f"{folder}/{name}", "w") as sys.stdout:
+            sys.argv = [name, url, "two" if name.endswith("two") else "one"]
+            exec(compile(program, name, "exec"), {"__name__": "__main__"})
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+"""Runs each program in a fork of a process that has imported what most of them need; its output is a file."""
 
 
 def script(request: ModelRequest) -> Turn:
@@ -309,22 +334,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     two = agent("two", skill_policy='{allow: ["clock.*", "client.*"]}')
     root = write(tmp_path_factory.mktemp("clients"), {"agents.d/one.yaml": one, "agents.d/two.yaml": two})
 
-    async def run(program: str, url: str, model: str = "one") -> Any:
-        client = await asyncio.create_subprocess_exec(PYTHON, "-c", program, url, model, stdout=PIPE, stderr=PIPE)
-        async with asyncio.timeout(PATIENCE):
-            output, errors = await client.communicate()
-        assert client.returncode == 0, errors.decode()
-        return json.loads(output.splitlines()[-1])
-
     async def main() -> Mapping[str, Any]:
         models = {"scripted": ScriptedModel(script=script)}
-        async with serving(root, models=models, tools=[now]) as server:
-            async with asyncio.TaskGroup() as group:
-                tasks = {name: group.create_task(run(program, server.v1)) for name, program in PROGRAMS.items()}
-                tasks["instructor two"] = group.create_task(run(INSTRUCTOR, server.v1, "two"))
-            return {**{name: task.result() for name, task in tasks.items()}, "runs": await server.runs()}
+        async with serving(root, models=models, tools=[now]) as server, asyncio.timeout(PATIENCE):
+            arguments = ("-c", FORKS, root, server.v1, json.dumps(PROGRAMS))
+            clients = await asyncio.create_subprocess_exec(PYTHON, *arguments, stdout=PIPE, stderr=STDOUT)
+            output, _ = await clients.communicate()
+            assert clients.returncode == 0, output.decode()
+            return {"runs": await server.runs()}
 
-    return asyncio.run(main())
+    recorded = asyncio.run(main())
+    printed = {name: Path(root, name).read_text("utf-8").splitlines()[-1] for name in PROGRAMS}
+    return {**recorded, **{name: json.loads(line) for name, line in printed.items()}}
 
 
 def test_litellm(found: Mapping[str, Any]) -> None:
