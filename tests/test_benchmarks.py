@@ -20,6 +20,7 @@ from benchmarks.report import PAGE, between, closest, last_release, summary, tab
 from benchmarks.tracing import stubbed
 from framework import RunResult, Runtime
 from framework.testing import ScriptedModel
+from tests.support.cases import each
 from tests.support.paths import ROOT
 
 TABLE = Table("Work", "µs", [Row("by hand", 20, 1), Row("agentsd", 5, 0.25, at_most=0.2)], "measured")
@@ -34,7 +35,7 @@ def test_the_suite_names_every_benchmark() -> None:
     assert names | packages == {*SUITE, *ON_REQUEST}
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[a-z]*.py")))
+@each("name", sorted(path.stem for path in FOLDER.glob("[a-z]*.py")))
 def test_a_benchmark_can_be_imported(name: str) -> None:
     import_module(f"benchmarks.{name}")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.mutants import MUTANTS
+from tests.support.cases import each
 from tests.support.mutants import Mutant
 from tests.support.paths import ROOT, TESTS
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.module}: {mutant.instead.strip()}")
+@each("mutant", MUTANTS)
 def test_a_mutant_changes_one_line_and_names_a_test_file(mutant: Mutant) -> None:
     source = (ROOT / mutant.path).read_text("utf-8")
     assert mutant.applied(source) != source

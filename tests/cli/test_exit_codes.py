@@ -13,6 +13,7 @@ import pytest
 from framework.cli.main import agentsd as group
 from framework.cli.main import main
 from framework.types.errors import EXIT_CODES, OUTCOMES
+from tests.support.cases import each
 from tests.support.commands import agentsd
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
@@ -44,7 +45,7 @@ def test_runs_end_with_codes_of_the_table() -> None:
     assert {row.exit_code for row in OUTCOMES.values()} <= set(EXIT_CODES)
 
 
-@pytest.mark.parametrize("name", HELPS)
+@each("name", HELPS)
 def test_help_names_only_codes_of_the_table(name: str) -> None:
     for listed in LISTED.findall(HELPS[name]):
         assert {int(code) for code in re.findall(r"\b(\d+)\b", listed)} <= set(EXIT_CODES)

@@ -14,6 +14,7 @@ import pytest
 from framework.cli.completion import INDEX_FILE, find_entry, read_index
 from framework.cli.main import IndexedHelp
 from framework.cli.main import agentsd as root
+from tests.support.cases import each
 from tests.support.command_index import index_text
 from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
 
@@ -36,8 +37,8 @@ def test_the_index_equals_the_commands() -> None:
     assert INDEX_FILE.read_text("utf-8") == index_text(), "run: .venv/bin/python -m tests.support.command_index"
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-@pytest.mark.parametrize("name", COMMANDS)
+@each("width", [40, 80, 120])
+@each("name", COMMANDS)
 def test_the_help_from_the_index_is_that_of_the_command(name: str, width: int) -> None:
     _, entry = find_entry(read_index(), name.split())
     own, indexed = (

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from framework.cli.main import agentsd as root
+from tests.support.cases import each
 from tests.support.commands import agentsd, agentsd_in_process
 from tests.support.projects import agent, write
 
@@ -45,7 +46,7 @@ def commands(group: click.Group = root, path: tuple[str, ...] = ()) -> Iterator[
 COMMANDS = dict(commands())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_every_option_has_the_common_spelling_and_a_metavar(name: str) -> None:
     found = COMMANDS[name]
     options = [param for param in found.params if isinstance(param, click.Option)]

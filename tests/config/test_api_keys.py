@@ -17,7 +17,7 @@ from framework.config.api_keys import ApiKey, Rate, narrow_keys, permits_more
 from framework.config.settings import ServerSettings, Settings
 from framework.types.errors import ConfigError
 from tests.support.api_keys import KEY, OTHER, key_entry
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.projects import write
 
 HASH = sha256(KEY.encode()).hexdigest()
@@ -118,7 +118,7 @@ def test_a_rate_is_a_number_of_requests_in_a_period(text: str, count: int, secon
 # --- which of two entries permits more
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after", "more"),
     [
         ({}, {}, False),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from framework.config import editing
 from framework.config.editing import FileChanged, edit_refusal, write_if_unchanged
 from framework.config.snapshot import source_digest, take_snapshot
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.paths import ROOT
 
 PATH = "agents.d/one.yaml"
@@ -198,7 +198,7 @@ def test_agent_files_and_templates_may_be_edited(path: str) -> None:
     assert edit_refusal(path) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "why"),
     [
         ("agentsd.yaml", "settings"),

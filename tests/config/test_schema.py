@@ -44,7 +44,7 @@ from framework.types.spec import (
     Routing,
     RuntimePolicy,
 )
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.commands import agentsd
 from tests.support.pages import code_blocks
 from tests.support.projects import agent, write
@@ -146,7 +146,7 @@ def test_default_durations_are_written_as_strings() -> None:
 # --- agreement with the loader
 
 
-@pytest.mark.parametrize(("place", "text"), [block for block in code_blocks("yaml") if "\ninstructions:" in block[1]])
+@each(("place", "text"), [block for block in code_blocks("yaml") if "\ninstructions:" in block[1]])
 def test_every_documented_agent_is_valid(place: str, text: str) -> None:
     assert not refuses(AGENT, data_of(text))
 
@@ -273,7 +273,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("text", MISTAKES)
+@each("text", MISTAKES)
 def test_the_schema_rejects_what_the_loader_rejects(text: str) -> None:
     with pytest.raises(ParseError):
         parse_agent("agents.d/a.yaml", (GOOD + text).encode())

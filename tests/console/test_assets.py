@@ -13,6 +13,7 @@ import pytest
 
 from framework.server.console import ConsoleFiles
 from tests.support.built_console import built_console, packages
+from tests.support.cases import each
 from tests.support.node_modules import CONSOLE
 
 PAGE_LIMIT = 208 * 1000
@@ -205,14 +206,14 @@ def test_the_styles_that_are_sent_select_the_same() -> None:
     assert len(DESCENDANTS.findall(sheet)) == sum(len(DESCENDANTS.findall(source)) for source in sources)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_file_is_short_and_its_lines_are_too(name: str) -> None:
     lines = text_of(name).splitlines()
     assert len(lines) <= 300
     assert [number for number, line in enumerate(lines, 1) if len(line) > 120] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_no_file_turns_text_into_markup_or_names_another_host(name: str) -> None:
     assert MARKUP.findall(text_of(name)) == []
     assert URLS.findall(COMMENTS.sub("", text_of(name)).replace(SVG, "")) == []
@@ -262,7 +263,7 @@ def join_path(name: str, target: str) -> str:
     return normpath(join(dirname(name), target))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js")])
+@each("name", [name for name in NAMES if name.endswith(".js")])
 def test_every_import_exists(name: str) -> None:
     assert [target for target in targets_of(name) if target not in NAMES] == []
 

@@ -15,13 +15,14 @@ from framework.config.yaml.parse import expand, parse, parse_agent
 from framework.tools.plugins.loader import PluginLoader
 from framework.types.case import CaseFile
 from framework.types.tool_servers import Sources
+from tests.support.cases import each
 from tests.support.pages import PAGES, code_blocks
 from tests.support.paths import ROOT
 
 DESIGN_PAGES = sorted([ROOT / "AGENTS.md", *(ROOT / "docs/design").glob("*.md")])
 
 
-@pytest.mark.parametrize(("place", "text"), list(code_blocks("yaml")))
+@each(("place", "text"), list(code_blocks("yaml")))
 def test_every_yaml_block_is_valid(place: str, text: str) -> None:
     if "cases:" in text:
         parse(place, text.encode(), CaseFile)
@@ -54,19 +55,19 @@ def test_every_python_block_runs(place: str, text: str, tmp_path: Path, monkeypa
             asyncio.run(value())  # type: ignore[operator]  # a coroutine function of the block
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", [*PAGES, ROOT / "CHANGELOG.md"])
 def test_every_link_resolves_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", DESIGN_PAGES, ids=lambda page: page.name)
+@each("page", DESIGN_PAGES)
 def test_every_source_file_named_in_a_design_page_exists(page: Path) -> None:
     for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text("utf-8")):
         assert (ROOT / path).exists() or (ROOT / "framework" / path).exists(), path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_prose_wraps_at_100_columns(page: Path) -> None:
     """Tables, code and lines with links are excepted: they cannot be wrapped."""
     is_code, long = False, []
@@ -77,6 +78,6 @@ def test_prose_wraps_at_100_columns(page: Path) -> None:
     assert long == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_no_page_has_more_than_400_lines(page: Path) -> None:
     assert len(page.read_text("utf-8").splitlines()) <= 400

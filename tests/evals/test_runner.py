@@ -13,6 +13,7 @@ from framework.config.yaml.parse import ParseError, parse
 from framework.evals.runner import Attempt, CaseRunner, rates
 from framework.evals.suite import Suite, default_agent, read_suite
 from framework.types.case import CaseFile
+from tests.support.cases import each
 from tests.support.media import png
 from tests.support.projects import agent, write
 
@@ -354,7 +355,7 @@ def test_rates_count_the_attempts_that_exercise_an_ability(tmp_path: Path) -> No
 # --- the file format
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "message"),
     [
         ("@mesage: x", "unknown key 'mesage' (did you mean 'message'?)"),

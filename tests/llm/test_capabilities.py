@@ -18,14 +18,14 @@ from framework.llm.openai.client import OpenAIModel
 from framework.types.errors import ConfigError
 from framework.types.messages import Message, Usage
 from framework.types.spec import ModelSettings
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.paths import ROOT
 from tests.support.wire import says, wire_server
 
 USER = Message(role="user", content="hi")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "known"),
     [
         ("openai/gpt-5", {"thinking": "reasoning_effort", "context_window": 400_000, "tool_choice_required": True}),

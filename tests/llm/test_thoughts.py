@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from framework import Runtime, events
 from framework.llm.answer_text import ThoughtSplitter, split_thoughts
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.formats import OPENAI
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, calls, piece, says, wire_server
@@ -55,7 +55,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("text", "thoughts", "answer"), SEPARATED)
+@each(("text", "thoughts", "answer"), SEPARATED)
 def test_thoughts_are_separated_from_the_answer(text: str, thoughts: str, answer: str) -> None:
     assert split_thoughts(text) == (thoughts, answer)
 

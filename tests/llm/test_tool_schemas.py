@@ -17,6 +17,7 @@ from framework.llm.openai_format import tool_to_chat
 from framework.llm.providers import ApiFormat
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import ToolDefinition, original_keys, wire_keys
+from tests.support.cases import each
 from tests.support.mcp_definitions import server_file, tool_definition
 from tests.support.mcp_worlds import configure
 from tests.support.peers.schemas import (
@@ -37,8 +38,8 @@ REFUSALS: Mapping[ApiFormat, Sequence[Callable[[Any], str]]] = {
 _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
-@pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("schema", ODD.values(), ids=list(ODD))
+@each("api", APIS)
+@each("schema", ODD.values(), ids=list(ODD))
 def test_no_provider_refuses_an_odd_schema(schema: dict[str, Any], api: ApiFormat) -> None:
     sent = wire_schema(schema, api)
     assert [refused(sent) for refused in REFUSALS[api]] == [""] * len(REFUSALS[api])

@@ -24,6 +24,7 @@ from framework.types.events import ConfigReloaded
 from framework.types.http import is_loopback, server_url
 from framework.types.problem import Change, Problem
 from tests.support.api_keys import KEY, OTHER, request_with
+from tests.support.cases import each
 from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
@@ -68,7 +69,7 @@ def test_without_keys_local_programs_have_access(client: str, headers: dict[str,
     assert access_check(no_keys)(request_with(headers, client)) == LOCAL
 
 
-@pytest.mark.parametrize(
+@each(
     ("client", "headers", "message"),
     [
         ("192.0.2.1", {"host": "127.0.0.1"}, "requests from other machines"),

@@ -19,7 +19,7 @@ from framework.testing import calls as scripted_calls
 from framework.tools.declaration import OPTIONS as OPTION_NAMES
 from framework.types.extras import install_command
 from framework.types.problem import Problem
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.generations import GOOD_PLUGIN, build_generation
 from tests.support.projects import agent, write
 
@@ -36,7 +36,7 @@ def problem_with(decorator: str) -> Problem:
     return found[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("declared", "message"),
     [
         ('risk="hihg"', "tool 'pay': unknown risk 'hihg'; did you mean high?"),

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from framework.types.redact import MASK, redact, redact_data
+from tests.support.cases import each
 from tests.support.growth import assert_linear, repeated
 
 LETTERS = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA"
@@ -180,7 +181,7 @@ FORMS = {
 """Invented secrets; none was ever valid."""
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each("form", FORMS)
 def test_llm02_a_secret_is_masked_in_every_listed_form(form: str) -> None:
     text = FORMS[form]
     masked = redact(f"before {text} after")
@@ -193,7 +194,7 @@ def test_llm02_a_secret_is_masked_in_every_listed_form(form: str) -> None:
     assert redact(masked) == masked
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "a basic understanding, bearer of news",
@@ -246,8 +247,8 @@ def test_llm02_data_under_a_secrets_name_is_masked() -> None:
     }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("separator", ["", "-", " ", '"', "="])
+@each("form", FORMS)
+@each("separator", ["", "-", " ", '"', "="])
 def test_doubling_a_text_that_is_full_of_half_secrets_doubles_the_time(form: str, separator: str) -> None:
     for length in (3, 6, 12, len(FORMS[form])):
         piece = separator + FORMS[form][:length]

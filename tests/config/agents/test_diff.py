@@ -14,7 +14,7 @@ from framework.config.settings import Settings
 from framework.config.yaml.parse import parse_agent
 from framework.tools.conditions import condition_matches
 from framework.types.spec import RISKS, AgentSpec
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 
 
 def spec(**keys: Any) -> AgentSpec:
@@ -22,7 +22,7 @@ def spec(**keys: Any) -> AgentSpec:
     return AgentSpec.model_validate(required | keys)
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after", "key", "effect"),
     [
         ({}, {"skill_policy": {"allow": ["x", "y"]}}, "skill_policy.allow", "widens"),

@@ -12,7 +12,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined, UndefinedError
 
 from framework.config.templates.prompts import Prompts
 from framework.types.problem import Problem
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 
 
 def faults(sources: dict[str, str] | str, *given_names: str) -> tuple[Problem, ...]:
@@ -27,7 +27,7 @@ def needed(sources: dict[str, str] | str, *given_names: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     "source",
     [
         "{% set x = 1 %}{{ x }}",

@@ -22,7 +22,7 @@ from framework.config.yaml.parse import ParseError, parse_agent
 from framework.engine.context.policy import agent_verdict
 from framework.types.spec import AgentSpec, RuntimePolicy
 from tests.support.agent_wishes import HEAD, VALUES, WISHES, Wish
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.commands import agentsd
 from tests.support.policy_rules import ORDER, TOOLS, compiled, shaped
 from tests.support.projects import write
@@ -101,7 +101,7 @@ def test_a_change_names_a_key_of_the_file(before: Wish, after: Wish, is_older: b
         assert str(change).startswith(f"clerk: {change.file_key}: ")
 
 
-@pytest.mark.parametrize("path", sorted(WRITTEN, key=str), ids=str)
+@each("path", sorted(WRITTEN, key=str), ids=str)
 def test_each_key_with_two_spellings_has_one_in_changes(path: tuple[str, ...]) -> None:
     required = {"version": 1, "name": "clerk", "description": "d", "instructions": "i"}
     before, after = (AgentSpec.model_validate(required | data) for data in _values(path))
@@ -174,8 +174,8 @@ def test_no_message_names_an_older_key() -> None:
                 assert not (says and older.search(node.value)), f"{path}:{node.lineno}: {node.value}"
 
 
-@pytest.mark.parametrize("broken", ["max_stepz: 1\n", "conversation: {window: many}\n", "plan: {approve: alwys}\n"])
-@pytest.mark.parametrize(
+@each("broken", ["max_stepz: 1\n", "conversation: {window: many}\n", "plan: {approve: alwys}\n"])
+@each(
     ("keys", "kind", "line"),
     [
         ("tools: {allow: ['*'], deny: [orders.look]}\n", "deny", 4),

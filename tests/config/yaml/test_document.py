@@ -21,7 +21,7 @@ from framework.config.yaml.document import (
     read_document,
 )
 from framework.types.problem import Problem
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.growth import assert_alike
 
 TYPICAL = """\
@@ -52,7 +52,7 @@ def place(problem: Problem) -> tuple[int | None, int | None]:
     return problem.line, problem.column
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         *((word, word) for word in ("yes", "no", "on", "off", "y", "n", "Yes", "NO", "tRue", "nULL", "=")),
@@ -146,7 +146,7 @@ def test_lines_are_counted_as_in_the_parser() -> None:
     assert (place(problem), problem.excerpt) == ((3, 5), "b: [}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "where", "message"),
     [
         ("a: 1\nb: 2\na: 3\n", (3, 1), "duplicate key 'a': first defined on line 1"),

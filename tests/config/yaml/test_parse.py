@@ -10,6 +10,7 @@ from framework.config.yaml.document import apply_fixes
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, SETTINGS_KEYS, ParseError, parse_agent
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, ApprovalFrom, Rule, TemplateRef
+from tests.support.cases import each
 
 GOOD = "version: 1\nname: a\ndescription: Does a.\ninstructions: Do a.\n"
 
@@ -189,7 +190,7 @@ def test_a_file_that_is_not_yaml_is_one_problem() -> None:
     assert found("a: [\n") == [(5, 4, "this `[` is not closed", "add `]`, or a comma between two items of it")]
 
 
-@pytest.mark.parametrize(
+@each(
     ("more", "column", "hint"),
     [
         ("runtime_policy: {budgets: [x]}\n", 18, "it belongs in limits: {budgets: …}"),

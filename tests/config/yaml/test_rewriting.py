@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 
 from framework.config.yaml.parse import parse_agent
 from framework.config.yaml.rewriting import rewrite_agent
 from framework.types.spec import AgentSpec
 from tests.support.agent_wishes import WISHES, Wish
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.commands import agentsd
 from tests.support.projects import write
 
@@ -65,7 +64,7 @@ def test_a_file_is_rewritten() -> None:
     assert rewritten(BEFORE.replace("\n", "\r\n")) == AFTER.replace("\n", "\r\n")
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after"),
     [
         ("name: other\n", "name: other\n"),

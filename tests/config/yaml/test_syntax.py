@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.config.yaml.document import DocumentError, read_document
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 
 
 def explained(text: str) -> tuple[int, int, str, str]:
@@ -24,7 +24,7 @@ TEMPLATE = ("`{{` outside of quotes", 'put the whole value in quotes: "{{ … }}
 OPEN = ("this quote is not closed", "close it where the text ends")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line", "column", "message", "hint"),
     [
         ("a:\n\tb: 1\n", 2, 1, *TAB),

@@ -23,7 +23,7 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.conditions import condition_matches, rule_matches
 from framework.types.events import ToolFinished
 from framework.types.spec import RISKS, Risk, Rule
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.policy_rules import NAMES, ORDER, ORDERS, RULES, TOOLS, Rules, clerk, compiled, shaped
 from tests.support.projects import agent, write
 
@@ -159,7 +159,7 @@ def test_a_tool_named_only_by_an_ask_rule_is_denied_if_its_condition_does_not_ma
 # --- conditions
 
 
-@pytest.mark.parametrize(
+@each(
     ("condition", "value", "expected"),
     [
         ("> 50", 50, False),

@@ -21,7 +21,7 @@ from framework.config.snapshot import Snapshot
 from framework.engine.routing import Route, choose_route
 from framework.testing import ScriptedModel
 from framework.types.events import Routed
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.projects import agent, write
 
 
@@ -104,7 +104,7 @@ def test_among_equal_priorities_more_matches_win_and_then_the_first_name() -> No
     assert choice(choose_route("pay", agents)) == ("a", "rule", "keyword 'pay'", 0.33)
 
 
-@pytest.mark.parametrize(
+@each(
     ("keyword", "message", "matches"),
     [
         ("refund", "I want a REFUND!", True),

@@ -17,7 +17,7 @@ from framework.llm.capabilities import Capabilities
 from framework.llm.http_client import is_local
 from framework.llm.openai.client import OpenAIModel, ask_server
 from framework.llm.providers import PROVIDERS
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, says, wire_server
 
@@ -74,8 +74,8 @@ def found(pages: Pages, model: str = "m", base_url: str = f"{ROOT}/v1") -> Capab
     return asyncio.run(ask_server(fetch, base_url, model))
 
 
-@pytest.mark.parametrize("base_url", [f"{ROOT}/v1", f"{ROOT}/v1/"])
-@pytest.mark.parametrize(
+@each("base_url", [f"{ROOT}/v1", f"{ROOT}/v1/"])
+@each(
     ("pages", "can"),
     [
         (LLAMA_CPP, Capabilities(context_window=8192, json_schema=True, images=False, audio=True)),
@@ -139,7 +139,7 @@ def test_answers_that_make_no_sense_say_nothing(pages: Pages) -> None:
     assert can is None or can.context_window is None or can.context_window > 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "local"),
     [
         ("http://127.0.0.1:8080/v1", True),

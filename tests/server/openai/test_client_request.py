@@ -20,7 +20,7 @@ from framework.server.openai.client_request import (
     read_response,
 )
 from framework.types.errors import RequestError
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.media import png
 
 PNG = png()
@@ -171,7 +171,7 @@ URL_PART = [{"role": "user", "content": [{"type": "text", "text": "a"},
              {"type": "image_url", "image_url": {"url": "https://x.example/a.png?token=secret"}}]}]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param", "problem"),
     [
         ({"tools": [CITY], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice",

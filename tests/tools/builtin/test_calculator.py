@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.builtin.data import calculator, evaluate_expression
 from framework.types.errors import ToolError
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 
 Calculation = tuple[str, Fraction]
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "result"),
     [
         ("1 + 2 * 3", 7),
@@ -54,7 +54,7 @@ def test_arithmetic_is_exact(expression: str, result: float) -> None:
     assert type(answer) is type(result)
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "result"),
     [
         ("mean([3, 5, 10])", 6),
@@ -96,7 +96,7 @@ def test_a_long_sum_does_not_count_as_nesting() -> None:
     assert calculator("+".join(["1"] * 500)) == 500
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "message"),
     [
         ("", "empty"),
@@ -148,7 +148,7 @@ def test_rejections_name_the_problem(expression: str, message: str) -> None:
         calculator(expression)
 
 
-@pytest.mark.parametrize(
+@each(
     "expression",
     [
         "9 ** 9 ** 9",

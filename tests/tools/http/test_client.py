@@ -29,7 +29,7 @@ from framework.tools.http import (
 )
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.site import Site, answer, make_certificate, redirect, served_with, site
 
 ALL = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -89,7 +89,7 @@ def test_methods_that_are_not_listed_are_rejected_before_anything_is_sent() -> N
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
+@each(
     ("domain", "url", "allowed"),
     [
         ("example.com", "https://example.com/", True),
@@ -205,7 +205,7 @@ def test_asi03_a_metadata_address_is_rejected_even_if_it_is_listed_itself() -> N
         fetch(HttpLimits(domains=("169.254.169.254",)), "http://169.254.169.254/latest/meta-data/")
 
 
-@pytest.mark.parametrize(
+@each(
     "address",
     [
         "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1",

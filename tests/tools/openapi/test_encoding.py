@@ -22,6 +22,7 @@ from framework.tools.openapi.operations import (
 )
 from framework.types.errors import ToolError
 from framework.types.tool_servers import OpenApi
+from tests.support.cases import each
 
 ARRAY = ["blue", "black", "brown"]
 OBJECT = {"R": 100, "G": 200, "B": 150}
@@ -63,7 +64,7 @@ STYLE_EXAMPLES: list[tuple[str, bool, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("style", "explode", "value", "expected"), STYLE_EXAMPLES)
+@each(("style", "explode", "value", "expected"), STYLE_EXAMPLES)
 def test_each_style_is_that_of_the_specification(style: str, explode: bool, value: Any, expected: str) -> None:
     in_path = style in ("matrix", "label", "simple")
     parameter: Any = {

@@ -13,6 +13,7 @@ from framework.tools.openapi.document import ApiDocumentError, read_api_document
 from framework.tools.openapi.operations import Operation, Operations, read_operations
 from framework.tools.openapi.source import BuiltApi, build_api
 from framework.types.tool_servers import OpenApi
+from tests.support.cases import each
 
 
 def entry(**keys: Any) -> OpenApi:
@@ -339,8 +340,8 @@ def test_a_document_is_utf_8_of_a_limited_size() -> None:
 ODD: list[Any] = [None, 1, "x", [], {}, [1], {"a": 1}, True]
 
 
-@pytest.mark.parametrize("key", ["parameters", "requestBody", "operationId", "summary", "description", "security"])
-@pytest.mark.parametrize("value", ODD, ids=repr)
+@each("key", ["parameters", "requestBody", "operationId", "summary", "description", "security"])
+@each("value", ODD, ids=repr)
 def test_any_value_of_a_key_is_an_operation_or_a_fault(key: str, value: Any) -> None:
     for document in (
         paths(x={key: value}, good={}),

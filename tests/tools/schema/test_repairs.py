@@ -20,7 +20,7 @@ from framework.tools.schema.json_schema import repair_arguments
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import external_tool
 from framework.types.plan import PlanDraft
-from tests.support.cases import cases
+from tests.support.cases import cases, each
 from tests.support.projects import agent, write
 
 Json = st.recursive(
@@ -58,7 +58,7 @@ def repaired(field: dict[str, Any], value: Any) -> Any:
     return repair_arguments(schema_of(field), {"a": value}).arguments["a"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value", "right"),
     [
         ({"type": "integer"}, "5", 5),
@@ -123,7 +123,7 @@ def test_null_gives_a_python_parameter_its_default() -> None:
     assert weather.bind(arguments) == {"city": "Oslo", "unit": None}
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [
         ({"type": "integer"}, "5.0"),
