@@ -377,6 +377,35 @@ export interface AgentHistory {
   next: string | null;
 }
 
+export interface Suggestion {
+  kind: "narrow" | "deny" | "unused" | "kept";
+  agent: string;
+  path: string;
+  /** `file:line` of the rule. */
+  place: string;
+  rule: string;
+  tool: string;
+  asked: number;
+  approved: number;
+  rejected: number;
+  expired: number;
+  people: number;
+  covers: number;
+  /** What the approved calls have in common, by argument. */
+  when: Record<string, string>;
+  becomes: string[];
+  summary: string;
+}
+
+export interface AgentSuggestions {
+  agent: string;
+  path: string;
+  suggestions: Suggestion[];
+  /** All edits as a unified diff; empty without any. */
+  diff: string;
+  digest: string;
+}
+
 export type RunStatus = "queued" | "running" | "paused" | "completed" | "stopped" | "failed" | "cancelled";
 
 export interface RunSummary {

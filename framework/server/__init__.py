@@ -18,9 +18,9 @@ In reading order; each module imports only from those below it:
     replay_api        `/runs/{run_id}/files`, `/test-case` and `/replay`: what a run ran on, and how to repeat it.
     openai            `/v1`: agents as models for OpenAI's clients.
     run_schemas       The bodies of requests and answers about runs and conversations.
+    agents_api        `/agents`: the agents that are available, and what each of them may do.
     run_service       Starts, follows, continues and cancels runs for an identity, of its own data only.
     files_api         `/config`: the live configuration, its history, the files of the project, and edits.
-    agents_api        `/agents`: the agents that are available, and what each of them may do.
     event_stream      Server-sent events: heartbeats, clients that leave or do not read, the events of the project.
     request_handling  Applies to every route: access, limits, strict JSON, paging, errors, metrics, repeated requests.
     openapi           Bodies of the routes, and `/openapi.json`, which describes the routes with examples.

@@ -25,12 +25,14 @@ from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, ren
 from framework.engine.runtime.project import AgentSummary, summarize_agents
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
+from framework.engine.runtime.suggestions import AgentSuggestions, suggest
 from framework.server.identity import Identity, identity_of, requires
 from framework.server.openapi import ResponseModel, error_responses, redact_changes, redact_problems
 from framework.server.request_handling import Cursor, OptionalSize, json_response, page_of
+from framework.server.run_service import decided_calls_for
 from framework.types.errors import AgentBroken, AgentNotFound, RequestError
 from framework.types.problem import Change, Problem
-from framework.types.redact import redact_problem
+from framework.types.redact import redact, redact_problem
 from framework.types.spec import InputSpec, ModelSettings, RuntimePolicy, TemplateRef
 
 _PLACED_KEYS = (
@@ -299,6 +301,7 @@ def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:
 
     _add_prompt_route(routes, catalog)
     _add_history_route(routes, catalog)
+    _add_suggestions_route(routes, runtime)
 
 
 def _add_prompt_route(routes: APIRouter, catalog: Catalog) -> None:
@@ -341,6 +344,31 @@ def _add_history_route(routes: APIRouter, catalog: Catalog) -> None:
             return json_response(AgentHistory(agent=name, versions=tuple(page), next=following))
 
         return await asyncio.to_thread(compared)
+
+
+def _add_suggestions_route(routes: APIRouter, runtime: Runtime) -> None:
+    @routes.get(
+        "/agents/{name}/suggestions",
+        response_model=AgentSuggestions,
+        dependencies=[requires("read")],
+        responses=error_responses(404),
+    )
+    async def suggest_rules(
+        request: Request,
+        name: str,
+        days: Annotated[int, Query(ge=1, le=3650, description="How old the runs may be, in days.")] = 30,
+    ) -> object:
+        """Compare the rules of an agent with what people decided about its calls, and suggest edits of its file."""
+        generation, identity = runtime.catalog.current, identity_of(request)
+        found = _visible_agent(generation, name, identity)
+        own, everyone = await decided_calls_for(runtime, identity, days * 86_400.0)
+
+        def suggested() -> Response:
+            base = (runtime.root / generation.settings.tools.base_path).resolve()
+            done = suggest(found, generation, own, everyone, base)
+            return json_response(done.found.model_copy(update={"diff": redact(done.found.diff)}))
+
+        return await asyncio.to_thread(suggested)
 
 
 def _visible_agent(generation: Generation, name: str, identity: Identity) -> Agent:

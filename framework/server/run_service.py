@@ -12,10 +12,18 @@ from urllib.parse import quote
 from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.start import several_owners
+from framework.engine.runtime.suggestions import MAX_DECIDED_RUNS
 from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
 from framework.server.identity import LOCAL, Identity, KeyLimits, agent_for
-from framework.store.types import Conversation, ConversationInfo, ConversationQuery, RunInfo, RunQuery
+from framework.store.types import (
+    Conversation,
+    ConversationInfo,
+    ConversationQuery,
+    DecidedCalls,
+    RunInfo,
+    RunQuery,
+)
 from framework.store.usage import Grouping, Period, UsageReport
 from framework.store.views import read_fleet
 from framework.types.errors import ConversationNotFound, RequestError, RunNotFound
@@ -130,6 +138,15 @@ async def report_usage_for(
 ) -> UsageReport:
     """Return figures of the runs that exist for an identity, match a query, and were added in a period."""
     return await runtime.store.usage(replace(query, **_scope(identity, query.user)), by, period)
+
+
+async def decided_calls_for(runtime: Runtime, identity: Identity, seconds: float) -> tuple[DecidedCalls, DecidedCalls]:
+    """Return the decided calls of recent runs that exist for an identity, and those of all runs."""
+    query = RunQuery(since=runtime.store.now() - seconds, limit=MAX_DECIDED_RUNS)
+    everyone = await runtime.store.decided_calls(query)
+    scope = _scope(identity, None)
+    own = await runtime.store.decided_calls(replace(query, **scope)) if any(scope.values()) else everyone
+    return own, everyone
 
 
 async def read_fleet_for(runtime: Runtime, identity: Identity) -> Fleet:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.api_keys import key_entry
 from tests.support.projects import agent, write
 from tests.support.served import Served, served
+
+SECRETS = {name: f"{name}-" + "k" * 24 for name in ("acme", "other")}
 
 
 def test_an_agent_is_shown_with_its_policy_inputs_prompt_and_problems(tmp_path: Path) -> None:
@@ -217,3 +220,37 @@ def test_a_key_for_other_agents_sees_neither_prompt_nor_history(tmp_path: Path) 
                 server.request("GET", f"/agent/agents/{name}/history"),
             ]
             assert [(one.status_code, one.json()["error"]["code"]) for one in refused] == [(404, "agent_not_found")] * 2
+
+
+def test_decisions_suggest_a_rule_and_those_of_other_tenants_are_respected_but_not_shown(tmp_path: Path) -> None:
+    rules = "{allow: [write_file], ask: [write_file]}"
+    one = agent("one", model="offline", skill_policy=rules, runtime_policy="{confirm: {from: never}, risk_level: high}")
+    keys = [key_entry(name, SECRETS[name], roles=["chat", "decide", "read"], tenant=name) for name in SECRETS]
+    settings = f"server: {{api_keys: {json.dumps(keys)}}}\n"
+    write(tmp_path, {"agents.d/one.yaml": one, "agentsd.yaml": settings})
+    with served(tmp_path) as server:
+
+        def ask(tenant: str, message: str, decision: str) -> None:
+            headers = {"Authorization": f"Bearer {SECRETS[tenant]}"}
+            asked = server.request("POST", "/agent/chat", json={"message": message}, headers=headers).json()
+            made = {asked["pending"][0]["id"]: {"type": decision}}
+            path = f"/agent/runs/{asked['run_id']}/decisions"
+            done = server.request("POST", path, json={"decisions": made}, headers=headers)
+            assert done.status_code in (200, 202), done.text
+
+        def suggested(tenant: str) -> dict[str, Any]:
+            headers = {"Authorization": f"Bearer {SECRETS[tenant]}"}
+            found = server.request("GET", "/agent/agents/one/suggestions?days=7", headers=headers)
+            assert found.status_code == 200, found.text
+            data: dict[str, Any] = found.json()
+            return data
+
+        for number in range(5):
+            ask("acme", f"write x to notes/{number}.txt", "approve")
+        [narrow] = suggested("acme")["suggestions"]
+        assert (narrow["kind"], narrow["when"], narrow["people"]) == ("narrow", {"path": "notes/…"}, 1)
+        assert "+skill_policy: {allow: [write_file], ask: [{tool: write_file" in suggested("acme")["diff"]
+        ask("other", "write x to notes/7.txt", "reject")
+        [kept] = suggested("acme")["suggestions"]
+        assert (kept["kind"], kept["rejected"], suggested("acme")["diff"]) == ("kept", 0, "")
+        assert server.request("GET", "/agent/agents/none/suggestions").status_code in (401, 404)

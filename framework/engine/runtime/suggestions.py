@@ -86,8 +86,6 @@ class AgentSuggestions(Frozen):
 
     agent: str
     path: str
-    runs_since: float | None = None
-    """Unix time of the first run that was read."""
     suggestions: tuple[Suggestion, ...] = ()
     diff: str = ""
     """All edits as a unified diff, which `git apply` accepts; empty without any."""
@@ -195,7 +193,7 @@ class _Judge:
         self._agent, self._base = agent, base
         closed: dict[str, tuple[Tool, CallValues]] = {}
         for call in calls:
-            if call.decision != "approve":
+            if call.decision not in ("approve", "expired"):  # nobody decided about an expired one
                 tool = agent.toolset.tools[call.tool]
                 closed.setdefault(f"{call.tool}\n{json.dumps(call.arguments, sort_keys=True)}", (tool, call.arguments))
         self._closed = [one for one in closed.values() if self._verdict(agent, *one) != "allow"]
@@ -234,11 +232,11 @@ def _by_rule(agent: Agent, calls: Iterable[DecidedCall], base: Path) -> list[_As
 
 
 def _proposal(agent: Agent, asked: _Asked, judge: _Judge) -> tuple[Suggestion | None, RuleEdit | None]:
-    approved, others = asked.count("approve"), asked.count("edit", "reject", "respond", "expired")
-    if asked.count("reject") == len(asked.calls) >= AT_LEAST:
+    approved, others = asked.count("approve"), asked.count("edit", "reject", "respond")
+    if asked.count("reject") == len(asked.calls) - asked.count("expired") >= AT_LEAST:
         rule = asked.rule.model_copy(update={"tool": asked.tool.name})
         edit = RuleEdit(deny=(rule,))
-        return _described(agent, asked, "deny", len(asked.calls), {}, (rule,)), edit
+        return _described(agent, asked, "deny", asked.count("reject"), {}, (rule,)), edit
     if approved < AT_LEAST:
         return None, None
     if reason := _obstacle(agent, asked):
@@ -294,7 +292,7 @@ def _described(
     people = asked.people("approve" if kind == "narrow" else "reject")
     by = f"by {people} {'person' if people == 1 else 'people'}"
     if kind == "deny":
-        summary = f"asked {total}, rejected {total} {by}; would have denied all of them"
+        summary = f"asked {total}, rejected {covers} {by}; would have denied all of them"
     else:
         others_text = f", rejected or changed {others}" if others else ""
         others_text += f", expired {expired}" if expired else ""

@@ -134,7 +134,7 @@ def test_an_approved_range_becomes_a_narrower_rule_in_every_form_of_a_file(tmp_p
     inside = {"amount": 20.0, "currency": "EUR", "path": "reports/b.txt"}
     assert verdict(agent, done.before, "shop.refund", inside, base) == "ask"
     assert verdict(agent, done.after, "shop.refund", inside, base) == "allow"
-    for other in ({"amount": 80.0}, {"amount": 25.0}, {"currency": "eur"}, {"path": "reports/../keys"}):
+    for other in ({"amount": 80.0}, {"amount": 30.0}, {"currency": "eur"}, {"path": "reports/../keys"}):
         assert verdict(agent, done.after, "shop.refund", {**inside, **other}, base) == "ask"
     if form == "block":
         assert all(comment in done.after.decode() for comment in ("# what everyone may do", "# money", "# carefully"))
@@ -221,7 +221,7 @@ def test_no_rejected_call_passes_a_proposed_rule_in_any_spelling(data: st.DataOb
         done = suggested(root, made)
         agent, _, base = read(root)
         for one in made:
-            if one.decision != "approve":
+            if one.decision not in ("approve", "expired"):
                 for arguments in spellings(one.arguments):
                     before = verdict(agent, done.before, "shop.refund", arguments, base)
                     after = verdict(agent, done.after, "shop.refund", arguments, base)
