@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(LEDGER, "                if others and call.counters", "                if call.counters", LEDGER_TEST),
     Mutant("engine/model_call/retry", "failed.add(name)", "failed.discard(name)", "engine/model_call/test_retry"),
     Mutant("engine/model_call/retry", "request, messages=messages, media=media)", "request, media=media)", FILES_TEST),
-    Mutant("engine/context/run_context", "if info.accepts(part) is False:", "if False:", FILES_TEST),
+    Mutant("llm/client", "if info.accepts(part) is False:", "if False:", FILES_TEST),
     Mutant(CATALOG, "if candidate.before is not self.current:", "if False:", CATALOG_TEST),
     Mutant(
         CATALOG,

@@ -17,7 +17,7 @@ from framework.cli.show import show_table
 from framework.cli.terminal import say
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ModelAlias, Settings
-from framework.engine.context.model_clients import ModelClients
+from framework.engine.context.run_context import ModelClients
 from framework.llm.capabilities import Capabilities, Prices, known_rows, known_server
 from framework.llm.client import ModelClient, ModelReply, ModelRequest, ProbingClient
 from framework.llm.providers import OFFLINE, chosen_api, create_client

@@ -21,7 +21,7 @@ from framework.cli.trace_export import trace_export
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES, is_case_file
-from framework.engine.context.model_clients import ModelClients
+from framework.engine.context.run_context import ModelClients
 from framework.engine.runtime.runtime import Runtime
 from framework.evals.comparison import METHOD, Comparison, Pair, advice, compare_pairs, described, run_pairs
 from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates

@@ -21,8 +21,8 @@ from framework.config.agents.compile import Agent
 from framework.config.agents.findings import BrokenAgent, find_broken, require_valid
 from framework.config.settings import Settings
 from framework.engine.context.events import TextKind
-from framework.engine.context.model_clients import ModelCaller, ModelClients
 from framework.engine.context.policy import Budget
+from framework.engine.context.run_context import ModelCaller, ModelClients
 from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.turn import typed_reply
 from framework.llm.client import ModelInfo, ModelRequest, SendRequest

@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
-from framework.engine.context.model_clients import NamedClient
-from framework.engine.context.run_context import Confirmations, RunContext, Services
+from framework.engine.context.run_context import Confirmations, NamedClient, RunContext, Services
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call.turn import (
     complete_reply,

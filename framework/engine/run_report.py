@@ -16,13 +16,12 @@ from pydantic import BaseModel, SecretStr
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.events import next_event
-from framework.engine.context.model_clients import model_attributes, usage_attributes
-from framework.engine.context.run_context import RunContext, record_pending
+from framework.engine.context.run_context import RunContext, model_attributes, usage_attributes
 from framework.engine.routing import Route
 from framework.store.types import ANSWERED_STATUSES
 from framework.telemetry import names
 from framework.telemetry.content import Content, content_mode
-from framework.telemetry.spans import NOOP_SPAN, OptionalAttributes, Spans, TraceSpan, linked_caller
+from framework.telemetry.spans import NOOP_SPAN, OptionalAttributes, Spans, TraceSpan, linked_caller, record_pending
 from framework.types.errors import AgentsdError, LimitExceeded, RunSuspended, outcome_for
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished, RunPaused
 from framework.types.messages import HOST, Message

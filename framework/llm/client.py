@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.message_shape import RequestCache
-from framework.types.errors import ModelError
+from framework.types.errors import ModelError, RequestError
 from framework.types.http import server_address
-from framework.types.media import MEDIA_TYPES, MediaPart
+from framework.types.media import MEDIA_TYPES, MediaKind, MediaPart
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.text import shorten
@@ -339,3 +339,21 @@ class ScriptedModel:
 def _words(text: str) -> Iterator[str]:
     for place, word in enumerate(text.split(" ") if text else ()):
         yield f" {word}" if place else word
+
+
+_PLURALS: dict[MediaKind, str] = {"image": "images", "pdf": "PDFs", "audio": "audio"}
+_CAPABILITIES: dict[MediaKind, str] = {"image": "images", "pdf": "pdf", "audio": "audio"}
+
+
+def require_accepted(files: Sequence[MediaPart], model: str, info: ModelInfo) -> None:
+    """Raise RequestError if a model is known not to accept one of the files, or not so many."""
+    if info.max_files is not None and len(files) > info.max_files:
+        raise RequestError(f"the message has {len(files)} files; {model} accepts at most {info.max_files}: send fewer")
+    for part in files:
+        if info.accepts(part) is False:
+            refuses_kind = getattr(info.capabilities, _CAPABILITIES[part.kind]) is False
+            what = _PLURALS[part.kind] if refuses_kind else part.media_type
+            raise RequestError(
+                f"{model} does not accept {what}: {part.description}; choose another model, or, if it does, set"
+                f" `{_CAPABILITIES[part.kind]}: true` in the capabilities of its entry below `models` in agentsd.yaml"
+            )

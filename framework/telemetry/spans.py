@@ -32,8 +32,10 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from framework.telemetry import names
+from framework.telemetry.content import TEXT
 from framework.telemetry.redact import safe_traceback
 from framework.types.redact import redact
+from framework.types.state import Confirmation
 from framework.types.trace import (
     Attributes,
     AttributeValue,
@@ -533,3 +535,17 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = safe_traceback(record.exc_info[1])
         present = {name: value for name, value in entry.items() if value is not None}
         return json.dumps(present, ensure_ascii=False, default=str)
+
+
+def record_pending(span: TraceSpan, confirmations: Sequence[Confirmation]) -> None:
+    """Record on a span which tools wait for a person. Names are not content, so every content mode records them."""
+    if not confirmations or not span.is_recording():
+        return
+    waiting: dict[str, list[str]] = {}
+    for confirmation in confirmations:
+        same_kind = waiting.setdefault(f"waits for {confirmation.traits.awaits}", [])
+        if (tool := confirmation.tool or "plan") not in same_kind:
+            same_kind.append(tool)
+    text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())
+    tools = tuple(dict.fromkeys(tool for same_kind in waiting.values() for tool in same_kind))
+    span.set_attributes({names.WAITING_FOR: tools, names.OUTPUT: text, names.OUTPUT_MIME: TEXT})

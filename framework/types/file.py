@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -167,3 +169,14 @@ def _read(path: Path) -> bytes:
             return file.read(MAX_MEDIA_BYTES + 1)
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+_INLINE_BYTES = 1_000_000
+"""Size from which on files are examined in a thread: computing a digest of 20 MB takes about 30 ms."""
+
+
+async def media_parts(files: Sequence[File]) -> tuple[MediaPart, ...]:
+    """Return the parts of messages that refer to files; large files are examined in a thread."""
+    if sum(len(file.data) for file in files) < _INLINE_BYTES:
+        return tuple(file.part for file in files)
+    return await asyncio.to_thread(lambda: tuple(file.part for file in files))

@@ -4,7 +4,6 @@ In reading order; each module imports only from those below it:
 
     run_context      One run as its parts see it: state, agent, model clients, files, services, time.
     grants           How an approval can be remembered, and which one answers a question.
-    model_clients    The clients of models that runs share, with circuit breakers.
     events           The journal, which persists events, and the hub, which delivers them to readers.
     policy           Decides whether a tool call is allowed, and counts what a run uses of its limits.
 """

@@ -40,12 +40,18 @@ from typing import Any, Self
 from framework.config.agents.models import OPT_OUT_HINT, price_hint
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.agent_keys import written_path
-from framework.engine.context.model_clients import ModelCaller, NamedClient, Permit, model_attributes, usage_attributes
 from framework.engine.context.policy import defined_at
-from framework.engine.context.run_context import RunContext, require_accepted
+from framework.engine.context.run_context import (
+    ModelCaller,
+    NamedClient,
+    Permit,
+    RunContext,
+    model_attributes,
+    usage_attributes,
+)
 from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, without_thoughts
 from framework.llm.capabilities import accepted_settings, unsupported_settings, with_cost
-from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed
+from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed, require_accepted
 from framework.llm.message_shape import blamed_tool, estimate_tokens, message_tokens
 from framework.llm.provider_client import require_content
 from framework.telemetry import names

@@ -23,9 +23,8 @@ from pydantic import BaseModel, ValidationError
 from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables
 from framework.config.templates.prompts import PromptError
 from framework.conversation import extend_summary, last_messages, summarized_count
-from framework.engine.context.model_clients import ModelCaller, NamedClient
 from framework.engine.context.policy import ExpectedUse
-from framework.engine.context.run_context import RunContext
+from framework.engine.context.run_context import ModelCaller, NamedClient, RunContext
 from framework.engine.model_call.retry import complete_with_retries, with_files
 from framework.engine.tool_call.memory import recall, recalled_messages
 from framework.engine.tool_call.results import record_final_answer
@@ -234,7 +233,7 @@ def build_request(run: RunContext, instructions: Sequence[Message], **options: A
         *preamble_messages(run),
         *_summary_messages(run),
         *history,
-        *recalled_messages(run),
+        *(recalled_messages(run) if run.state.recalled else ()),
         *run.state.messages,
     )
     if run.result_chars is not None:
@@ -604,7 +603,8 @@ async def prepare_run(run: RunContext) -> None:
     await run.model_caller.probe()
     await _warn_of_missing_tools(run)
     await _load_mcp_context(run)
-    await recall(run)
+    if run.agent.spec.memory.scope is not None:
+        await recall(run)
     await _fit_history(run)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from framework.config.agents.compile import BUILTIN_EXECUTORS
 from framework.config.agents.plan_references import resolve_references, result_text
-from framework.engine.context.run_context import Confirmations, record_pending
+from framework.engine.context.run_context import Confirmations
 from framework.engine.model_call.turn import call_model, render
 from framework.engine.plan.planner import (
     adopt_file_plan,
@@ -39,6 +39,7 @@ from framework.engine.plan.step import run_step, set_status, step_output, value_
 from framework.engine.routing import choose_agent
 from framework.engine.run import Executors, Job, Run, react, run_as_ready
 from framework.engine.tool_call.results import partial_output, record_decision
+from framework.telemetry.spans import record_pending
 from framework.tools.tool import Tool, idempotency_key
 from framework.types.errors import AgentsdError, ModelError, Paused, StepFailed, ToolError
 from framework.types.events import Routed

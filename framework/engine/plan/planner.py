@@ -21,7 +21,7 @@ from framework.config.agents.plan_references import (
 )
 from framework.config.agents.plan_steps import argument_findings, file_plan, graph_findings
 from framework.config.templates.prompt_check import PLAN_TEMPLATE
-from framework.engine.context.run_context import RunContext, record_pending
+from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.turn import preamble_messages, render
 from framework.engine.run import Run
 from framework.engine.tool_call.call import repair_plan
@@ -29,7 +29,7 @@ from framework.engine.tool_call.results import describe_output, describe_unfinis
 from framework.llm.message_shape import estimate_tokens
 from framework.llm.openai_format import revalidate_call
 from framework.telemetry import names
-from framework.telemetry.spans import TraceSpan
+from framework.telemetry.spans import TraceSpan, record_pending
 from framework.tools.tool import Tool
 from framework.tools.toolset import TOOL_SEARCH
 from framework.types.errors import LimitExceeded, StepFailed, ToolError

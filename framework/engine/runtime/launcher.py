@@ -30,9 +30,8 @@ from framework.engine.context.events import (
     split,
 )
 from framework.engine.context.grants import GrantBook
-from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.policy import BudgetLedger
-from framework.engine.context.run_context import RateLimiter, RunMedia, Services
+from framework.engine.context.run_context import ModelClients, RateLimiter, RunMedia, Services
 from framework.engine.plan.executor import EXECUTORS
 from framework.engine.routing import Route
 from framework.engine.run import Run

@@ -19,13 +19,12 @@ from pydantic_core import ErrorDetails
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.templates.prompt_check import placeholders
-from framework.engine.context.run_context import media_parts
 from framework.llm.openai_format import content_text, revalidate_call
 from framework.tools.form import checked_values
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool_source import client_tool
 from framework.types.errors import ConfigError, RequestError, ToolError
-from framework.types.file import File
+from framework.types.file import File, media_parts
 from framework.types.flat_schema import ANY_OBJECT
 from framework.types.grant import Remember
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, MessagePart, TextPart, file_size

@@ -15,9 +15,8 @@ from pydantic import BaseModel, ValidationError
 from framework.config.agents.compile import Agent
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
-from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.policy import BudgetLedger
-from framework.engine.context.run_context import require_accepted
+from framework.engine.context.run_context import ModelClients
 from framework.engine.routing import Route, choose_route, known_route, route_by_model
 from framework.engine.run_report import RunTrace, finish_run
 from framework.engine.runtime.launcher import Launcher, PreparedRun
@@ -34,6 +33,7 @@ from framework.engine.runtime.request import (
     read_history,
     unrouted_limits,
 )
+from framework.llm.client import require_accepted
 from framework.store.types import (
     ANSWERED_STATUSES,
     UNLIMITED,

@@ -24,10 +24,10 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from framework.config.templates.prompts import PromptError
-from framework.engine.context.run_context import RunContext, record_pending
+from framework.engine.context.run_context import RunContext
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
-from framework.telemetry.spans import NOOP_SPAN, PluginSpan, current_span, plugin_attributes
+from framework.telemetry.spans import NOOP_SPAN, PluginSpan, current_span, plugin_attributes, record_pending
 from framework.tools.builtin.notes import ASK_USER, RESULT_READ, RESULT_SEARCH, next_line
 from framework.tools.declaration import Extension
 from framework.tools.skills import SKILL_RUN

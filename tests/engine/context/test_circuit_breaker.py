@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.engine.context.model_clients import JITTER, MAX_COOLDOWN, CircuitBreakers, Permit
+from framework.engine.context.run_context import JITTER, MAX_COOLDOWN, CircuitBreakers, Permit
 from tests.support.cases import cases
 
 AFTER, COOLDOWN = 3, 5.0
