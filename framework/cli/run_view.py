@@ -485,6 +485,10 @@ class RunTree:
             self._note_step((*event.path, f"step-{step.id}"), step.status)
             if (*event.path, f"step-{step.id}") not in self._nodes:
                 self._step_node(event.path, step.id).label = _step(step.status, step.id, step.description)
+        places, last = {id(self._nodes[*event.path, f"step-{one.id}"]): at for at, one in enumerate(event.steps)}, -1
+        for node in plan.children:  # items of a loop stand before it, and a removed step where it was
+            last = places.setdefault(id(node), last)
+        plan.children.sort(key=lambda node: places[id(node)])
 
     def _note_step(self, key: tuple[str, ...], status: str) -> None:
         (self._open.add if status in ("open", "running") else self._open.discard)(key)

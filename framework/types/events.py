@@ -137,7 +137,7 @@ class Warned(RunEvent):
 
 
 class PlanProposed(RunEvent):
-    """The model proposed a plan or a new revision of it."""
+    """The model, or the agent's file, proposed a plan or a new revision of it; or a loop added its items."""
 
     revision: int
     """Number of the revision."""

@@ -12,6 +12,7 @@ from framework.cli.run_view import TAIL_LINES, TREE_LINES, RunStatus, RunView
 from framework.types.events import (
     ContentReceived,
     Event,
+    PlanProposed,
     Routed,
     RunFinished,
     Thought,
@@ -20,6 +21,8 @@ from framework.types.events import (
     ToolStarted,
     Warned,
 )
+from framework.types.plan import Plan, PlanChange
+from tests.support.plans import draft, step
 from tests.support.screens import without_styles
 
 HEAD: dict[str, Any] = {"run_id": "r", "seq": 1, "generation": 1}
@@ -205,3 +208,16 @@ def test_the_status_line_fits_and_escapes() -> None:
     for columns in (20, 40, 80):
         assert len(status(ROUTED, evil, columns=columns)) <= columns
         assert "\x1b" not in status(ROUTED, evil, columns=columns)
+
+
+def test_the_items_of_a_loop_stand_before_it_and_a_removed_step_where_it_was() -> None:
+    def plan(*names: str, **changed: str) -> PlanProposed:
+        steps = Plan.from_draft(draft(*map(step, names))).steps
+        changes = tuple(
+            PlanChange.model_validate({"kind": kind, "id": name, "description": name}) for name, kind in changed.items()
+        )
+        return PlanProposed(**HEAD, revision=1, goal="g", hash="h", steps=steps, changes=changes)
+
+    area = shown(ROUTED, plan("a", "b", "c"), plan("a", "c", b="removed"), plan("a", "c1", "c"), finished("x"))
+    names = re.findall(r"(?:├──|└──) \S (\S+)", area.written)
+    assert names == ["a", "b", "c1", "c"]
