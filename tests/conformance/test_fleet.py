@@ -28,7 +28,7 @@ LEASE = 1.0
 """Lease of the processes in seconds, where a test waits for its end."""
 LONG = 3600.0
 """Lease in seconds, where nothing may wait for its end."""
-KILLS, EVERY = (4 if FACTOR == 1 else 200), 2.0
+KILLS, EVERY = (2 if FACTOR == 1 else 200), 2.0
 """Number of kills, and the seconds between two: more than a lease, so that each take-over lasts for a step."""
 POISON = {
     "plugins/poison.py": """\
@@ -98,7 +98,7 @@ def test_a_run_that_ends_its_worker_three_times_fails_and_the_others_complete(fl
         async with fleet.supervised(), client_of(fleet.api.url) as client, client_of(fleet.api.url) as other:
             poison = await other.submit(Work("poison.1", 1, 0, 0), agent="poisoner")
             await client.submit(Work("poison.2", 1, 0, 0))
-            await client.submit_all(conversations(20, 4, name="beside-poison-", steps=6))
+            await client.submit_all(conversations(8, 4, name="beside-poison-", steps=6))
             await check(fleet, client)
             detail = await client.get(f"/agent/runs/{poison}")
             assert (detail["status"], detail["finish_reason"]) == ("failed", "crashed")

@@ -53,7 +53,7 @@ def test_a_fleet_continues_by_itself_once_the_server_is_back(tmp_path: Path, out
             await asyncio.sleep(seconds)
             await asyncio.to_thread(outage.start)
             await check(fleet, client)
-            await client.submit_all(conversations(8, 4, name="later"))
+            await client.submit_all(conversations(4, 4, name="later"))
             await check(fleet, client)
         assert all(member.is_up for member in fleet.members.values()), "nobody had to restart anything"
 
@@ -149,8 +149,8 @@ def test_two_servers_on_one_file_share_its_runs(tmp_path: Path) -> None:
         one, two = (fleet.add(name, command=["serve"]) for name in ("one", "two"))
         await fleet.ready()
         async with client_of(one.url) as client, client_of(two.url) as other:
-            await client.submit_all(conversations(24, 8))
-            await other.submit_all(conversations(24, 8, name="d"))
+            await client.submit_all(conversations(12, 8))
+            await other.submit_all(conversations(12, 8, name="d"))
             busiest = await fleet.busiest("", 16)
             busiest.kill()
             survivor = client if busiest is two else other

@@ -21,7 +21,7 @@ from tests.support.sse_readers import Reader, check_complete, http_session
 from tests.support.wire import Answer, calls, says, stalled, wire_server
 
 T = TypeVar("T")
-KILLED_READERS = 10 * FACTOR
+KILLED_READERS = 5 * FACTOR
 AT_ONCE = 5
 """Runs in progress at the same time."""
 CHATS = 500

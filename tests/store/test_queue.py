@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -26,11 +25,10 @@ from framework.types.state import RunState
 from tests.support import queues
 from tests.support.cases import cases
 from tests.support.clocks import clock_of
+from tests.support.forks import FORKS
 from tests.support.queues import begin, cancel, end, request
 from tests.support.stores import with_store
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.support.queues"])
 KEY = IdempotencyKey("ann", "key", "digest")
 CONVERSATIONS = (None, "c", "d")
 

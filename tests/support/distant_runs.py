@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -16,12 +15,11 @@ from framework.llm.client import Delta, ModelRequest
 from framework.store.store import Store
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
+from tests.support.forks import FORKS
 from tests.support.submitted_runs import Gate
 
 PATIENCE = 50
 """Timeout in seconds, for waits that should be short."""
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.support.distant_runs"])
 
 
 class Dictated(ScriptedModel):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -53,6 +54,27 @@ IMPORTED = (
     "sqlalchemy.dialects.postgresql.psycopg",
     "uvicorn.protocols.http.h11_impl",
     "watchfiles",
+)
+
+FORKS = multiprocessing.get_context("forkserver")
+"""Starts functions of tests in processes that have imported what the functions need.
+
+A worker has one parent of all these processes, and the last call decides what it imports: only this one.
+"""
+FORKS.set_forkserver_preload(
+    [
+        "framework.engine.runtime.runtime",
+        "framework.tools.mcp.client",
+        "tests.engine.tool_call.test_elicitation",
+        "tests.engine.tool_call.test_logins",
+        "tests.support.budgets",
+        "tests.support.crashing_lives",
+        "tests.support.distant_runs",
+        "tests.support.lives",
+        "tests.support.queue_workers",
+        "tests.support.queues",
+        "tests.tools.a2a.test_agents",
+    ]
 )
 
 

@@ -47,9 +47,10 @@ def assert_alike(
 
     While the machine is slow, work with a fixed bound takes longer, so `noticeable` is longer, too.
     """
-    if _cpu_seconds(work, large) <= noticeable:
+    seconds = _cpu_seconds(work, large)
+    if seconds <= noticeable or seconds < MOST_GROWTH * _cpu_seconds(work, small, times=2):
         return
-    growth, seconds = math.inf, 0.0
+    growth = math.inf
     for _ in range(ATTEMPTS):
         least = noticeable * _slowness()
         before = max(_cpu_seconds(work, small, times=3), least / MOST_GROWTH)

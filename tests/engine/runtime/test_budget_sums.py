@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from itertools import cycle
@@ -27,11 +26,10 @@ from tests.support import worlds
 from tests.support.budgets import CENT, PaidModel, cents, opened, project, total
 from tests.support.cases import cases
 from tests.support.connections import until_disconnected
+from tests.support.forks import FORKS
 from tests.support.projects import agent, write
 from tests.support.worlds import Turns, World
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.support.budgets"])
 COSTS = st.lists(st.integers(1, 50), min_size=1, max_size=8)
 """Thousandths of a dollar of the model calls, repeated."""
 

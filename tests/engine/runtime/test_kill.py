@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,11 +15,10 @@ from framework.store.store import Store
 from framework.types.state import RunState
 from tests.support import crashing_lives, lives
 from tests.support.cases import FACTOR
+from tests.support.forks import FORKS
 
-KILLS = 5 * FACTOR
+KILLS = 3 * FACTOR
 """Number of kills per database."""
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.support.lives"])
 
 
 @dataclass

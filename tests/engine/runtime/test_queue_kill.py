@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -21,14 +20,13 @@ from framework.types.messages import Message
 from framework.types.run_request import RunRequest
 from tests.support import queue_workers
 from tests.support.cases import FACTOR
+from tests.support.forks import FORKS
 from tests.support.queue_workers import Place, project
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.support.queue_workers"])
 PATIENCE = 60
 """Timeout in seconds, for waits that should be short."""
 CONVERSATIONS, TURNS = [f"c{number}" for number in range(6)], 4
-KILLS = 6 * FACTOR
+KILLS = 3 * FACTOR
 
 
 def start(target: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -24,11 +23,10 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import RequestError
 from framework.types.state import Decision
 from tests.support.cases import FACTOR
+from tests.support.forks import FORKS
 from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__, "framework.engine.runtime.runtime", "framework.tools.mcp.client"])
 PROGRAM = (sys.executable, str(SUPPORT / "mcp_booking.py"))
 
 

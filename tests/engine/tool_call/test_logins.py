@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import signal
 import stat
@@ -27,11 +26,10 @@ from framework.types.http import HttpLimits
 from framework.types.tool_servers import OAuth
 from tests.support.cases import FACTOR
 from tests.support.commands import agentsd
+from tests.support.forks import FORKS
 from tests.support.mcp_oauth import Accounts, browse, guarded_server
 from tests.support.projects import agent, write
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__, "framework.engine.runtime.runtime", "framework.tools.mcp.client"])
 REDIRECT = "http://127.0.0.1:8976/callback"
 
 

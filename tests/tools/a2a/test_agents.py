@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Decision
 from tests.support.cases import FACTOR
+from tests.support.forks import FORKS
 from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
 
@@ -379,9 +379,8 @@ def live(root: Path, message: str, answer: str | None) -> None:
 @pytest.mark.parametrize("number", range(FACTOR))
 def test_no_answer_is_lost_or_doubled_when_each_process_is_killed(tmp_path: Path, remote: Remote, number: int) -> None:
     project(tmp_path, remote.url)
-    spawned = multiprocessing.get_context("spawn")
     for answer in (None, f"blue{number}", "red"):
-        process = spawned.Process(target=live, args=(tmp_path, "ask twice", answer))
+        process = FORKS.Process(target=live, args=(tmp_path, "ask twice", answer))
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
@@ -410,9 +409,7 @@ async def resumed(root: Path) -> RunResult:
 @pytest.mark.parametrize("number", range(FACTOR))
 def test_a_task_at_work_continues_when_its_process_is_killed(tmp_path: Path, remote: Remote, number: int) -> None:
     signed = remote.log.parent / "signed"
-    process = multiprocessing.get_context("spawn").Process(
-        target=killed_at_work, args=(project(tmp_path, remote.url), "slow")
-    )
+    process = FORKS.Process(target=killed_at_work, args=(project(tmp_path, remote.url), "slow"))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -442,7 +439,7 @@ def test_a_message_whose_outcome_is_unknown_is_sent_again_only_if_that_is_safe(
 
     with answering(card(), {"SendMessage": send}) as (url, _):
         root = project(tmp_path, url, f"idempotent: {str(idempotent).lower()}")
-        spawned.append(multiprocessing.get_context("spawn").Process(target=killed_at_work, args=(root, "pay")))
+        spawned.append(FORKS.Process(target=killed_at_work, args=(root, "pay")))
         spawned[0].start()
         spawned[0].join()
         result = asyncio.run(resumed(root))
