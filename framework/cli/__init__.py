@@ -6,6 +6,7 @@ In reading order; each module imports only from those below it:
     chat_prompt        Input of a chat on a terminal: line editing, history, pastes, completions.
     chat_commands      The slash commands of a chat, and what a chat knows.
     transcripts        `agentsd conversations show`, `fork`, `export`, `import`, `delete`: one conversation.
+    memory             `agentsd memory`: lists, shows and forgets the notes of agents.
     runs               `agentsd runs` and `conversations`: lists and prunes; finds the other commands.
     triggers           `agentsd triggers`: lists, runs, pauses and resumes what starts runs by itself.
     policy             `agentsd policy suggest`: turns past decisions into rules.

@@ -157,6 +157,7 @@ COMMANDS = {
     "runs": "List, show, decide, resume, cancel, replay and export stored runs.",
     "policy": "Learn rules from what people approved and rejected.",
     "conversations": "List, show, fork, export, import or delete conversations.",
+    "memory": "List, show and forget the notes that agents keep.",
     "chat": "Talk with an agent; edits of its files take effect between messages.",
 }
 

@@ -14,6 +14,7 @@ In reading order; each module imports only from those below it:
     usage_api         `/usage`: runs, tokens, cost, latency and errors over time, by agent, model and more.
     runs_api          `/chat`, `/runs`, `/conversations`, `/approvals`: runs, their conversations, and decisions.
     grants_api        `/grants`: the approvals that are remembered.
+    memory_api        `/memory`: lists, shows and forgets the notes of agents.
     logins_api        `/logins` and `/oauth/callback`: people log in at tool servers with a browser.
     replay_api        `/runs/{run_id}/files`, `/test-case` and `/replay`: what a run ran on, and how to repeat it.
     openai            `/v1`: agents as models for OpenAI's clients.

@@ -145,6 +145,13 @@ class GrantNotFound(RequestError):
     http_status = 404
 
 
+class NoteNotFound(RequestError):
+    """There is no such note, or it belongs to someone else."""
+
+    code = "note_not_found"
+    http_status = 404
+
+
 class FileNotFound(RequestError):
     """The project has no such file. `GET /agent/config/files` lists them."""
 

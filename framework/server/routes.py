@@ -20,6 +20,7 @@ from framework.server.files_api import add_config_routes, add_file_routes
 from framework.server.grants_api import add_grant_routes
 from framework.server.identity import FULL_ACCESS, Identify, Identity, KeyLimits, access_check, identity_of, requires
 from framework.server.logins_api import add_login_routes
+from framework.server.memory_api import add_memory_routes
 from framework.server.openai.v1_routes import v1_routes
 from framework.server.openapi import DEFAULT_RESPONSE, STREAM_RESPONSE, add_openapi_route, error_responses
 from framework.server.operations_api import add_event_routes, add_fleet_routes, add_identity_routes
@@ -262,6 +263,7 @@ def build_routes(
     add_login_routes(runs, public, runtime)
     add_replay_routes(runs, service, keyed)
     add_conversation_routes(runs, runtime, keyed)
+    add_memory_routes(runs, runtime)
     add_usage_routes(runs, runtime)
     add_identity_routes(config, runtime)
     add_agent_routes(config, runtime)

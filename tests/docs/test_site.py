@@ -112,6 +112,7 @@ QUESTIONS = {
     "vllm": "Models",
     "retention": "Conversations",
     "compare models": "Test agents",
+    "long-term memory": "Remember across conversations",
     "prompt injection": "Security",
     "approve_from": "Questions and answers",
     "max_risk": "Questions and answers",

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from framework.server import router
 from framework.server.identity import Identity
 from framework.store.types import RunQuery
 from framework.testing import ScriptedModel, calls
+from framework.types.memory import Note, NoteOwner
 from tests.support.api_keys import key_entry
 from tests.support.cases import cases
 from tests.support.projects import agent, write
@@ -94,7 +95,8 @@ class World:
             await self.ask(OWNER, 200, "GET", f"/agent/conversations/{one}?user=alice")
             for one in self.ids["conversation_id"]
         ]
-        return details, talks
+        notes = [await self.ask(OWNER, 200, "GET", f"/agent/memory/{one}") for one in self.ids["note_id"]]
+        return details, talks, notes
 
 
 @asynccontextmanager
@@ -140,7 +142,20 @@ async def _begin_runs(found: World, gate: Gate) -> None:
         message = {"message": SECRET, "agent": "one", "user": "alice", **body}
         runs.append(await found.ask(OWNER, status, "POST", path, json=message))
     await gate.began.wait()
+    owner = NoteOwner("user", "a", "alice", "one")
+    now = found.runtime.store.now()
+    note = Note(
+        id="note_of_alice",
+        text=SECRET,
+        run_id=runs[0]["run_id"],
+        untrusted=False,
+        created_at=now,
+        used_at=now,
+        **asdict(owner),
+    )
+    await found.runtime.store.notes.save(note, 1)
     found.ids = {
+        "note_id": [note.id],
         "run_id": [run["run_id"] for run in runs],
         "conversation_id": [FINISHED, PAUSED, RUNNING],
         **{name: ["one"] for name in AGENT_PARAMETERS},

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from framework import Runtime
 from framework.llm.client import ScriptedModel, calls
 from framework.server import router
+from framework.types.memory import Note
 from tests.support.projects import agent, write
 from tests.support.runs_http import RunClient, client_of
 from tests.support.server_routes import server_routes
@@ -204,6 +205,9 @@ def test_responses_fit_their_schemas(tmp_path: Path) -> None:
             found = dict(operations(document))
             chat = await client.post("chat", {"message": "go", "agent": "a"}, 202)
             check(document, found["POST /agent/chat"], 202, chat)
+            about = {"agent": "b", "run_id": chat["run_id"], "untrusted": True, "created_at": 1.0, "used_at": 1.0}
+            note = Note.model_validate({"id": "note_1", "text": "x", "scope": "user", **about})
+            await client.serving.runtime.store.notes.save(note, 1)
             await _check_reads(client, document, chat)
             body = {"decisions": {chat["pending"][0]["id"]: {"type": "approve"}}}
             decided = await client.post(f"runs/{chat['run_id']}/decisions", body, 202)
@@ -221,8 +225,13 @@ def test_responses_fit_their_schemas(tmp_path: Path) -> None:
             method, path = name.split(" ")
             if method != "GET" or path.endswith("/events"):
                 continue
-            ids = {"run_id": chat["run_id"], "conversation_id": chat["conversation_id"], "name": "b"}
-            url = path.format(**ids, generation=1, path="agents.d/b.yaml")
+            ids = {
+                "run_id": chat["run_id"],
+                "conversation_id": chat["conversation_id"],
+                "name": "b",
+                "note_id": "note_1",
+            }
+            url = path.format(**ids, name="b", note_id="note_1", generation=1, path="agents.d/b.yaml")
             check(document, operation, 200, await client.get(url.removeprefix("/agent/")))
 
     asyncio.run(main())

@@ -41,7 +41,7 @@ _VARYING = (
     (re.compile(r" *[█▒][█▒ ]*"), " █ "),
     (re.compile(r" *\b\d+(\.\d+)? ?m?s\b"), " 0 ms"),
     (re.compile(r'(?<=_ms": )[\d.]+'), "0"),
-    (re.compile(r"\b(run_|conv_)?[0-9a-f]{8,32}\b"), "ID"),
+    (re.compile(r"\b(run_|conv_|note_)?[0-9a-f]{8,32}\b"), "ID"),
     (re.compile(r"\b\d{4}-\d\d-\d\d(T| )\d\d:\d\d(:\d\d(\.\d+)?)?Z?"), "TIME"),
 )
 """What differs each time: bars of a trace, durations, identifiers and times."""
