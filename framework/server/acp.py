@@ -38,6 +38,7 @@ from framework.telemetry.redact import safe_traceback
 from framework.types import events
 from framework.types.errors import AgentsdError, DecisionRefused, RequestError
 from framework.types.file import File
+from framework.types.grant import GrantScope, Remember, RememberOffer, covers_text
 from framework.types.messages import Message
 from framework.types.plan import StepStatus, TodoItem
 from framework.types.report import incomplete_text
@@ -53,6 +54,8 @@ _COPIED_BYTES = 65_536
 """Size of what is copied at once between a file and a pipe."""
 _ROUTER = "auto"
 """Mode in which the router chooses the agent."""
+_REMEMBER = "remember-"
+"""Beginning of the ids of options that remember an approval; the width follows."""
 _PAGE = 50
 """Number of sessions in one page of a list."""
 _LOCAL = Caller(single_user=True)
@@ -454,6 +457,7 @@ class AcpServer:
         else:
             options = [
                 schema.PermissionOption(option_id="approve", name="Allow once", kind="allow_once"),
+                *_remembering(asked),
                 schema.PermissionOption(option_id="reject", name="Reject", kind="reject_once"),
             ]
         call = schema.ToolCallUpdate(
@@ -471,6 +475,9 @@ class AcpServer:
         chosen = answer.outcome.option_id
         if asked.traits.is_question:
             return Respond(text=chosen) if chosen in asked.choices else None
+        if chosen.startswith(_REMEMBER) and asked.remember is not None:
+            scope = _session_scope(asked.remember)
+            return Approve(remember=Remember.model_validate({"width": chosen.removeprefix(_REMEMBER), "for": scope}))
         return Approve() if chosen == "approve" else Reject(reason="rejected in the editor")
 
     async def _decide(self, run_id: str, decisions: Mapping[str, Decision]) -> None:
@@ -482,6 +489,23 @@ class AcpServer:
     async def _send(self, session_id: str, update: Any) -> None:
         assert self._client is not None  # the connection has called `on_connect`
         await self._client.session_update(session_id, update)
+
+
+def _remembering(asked: Confirmation) -> list[schema.PermissionOption]:
+    """Return an option for each width in which the approval can be remembered for the session."""
+    if asked.remember is None:
+        return []
+    widths = {one.width: covers_text(asked.tool, one.width, one.when) for one in asked.remember.widths}
+    return [
+        schema.PermissionOption(
+            option_id=f"{_REMEMBER}{width}", name=f"Allow in this session: {visible(text)}", kind="allow_always"
+        )
+        for width, text in widths.items()
+    ]
+
+
+def _session_scope(offer: RememberOffer) -> GrantScope:
+    return "conversation" if "conversation" in offer.scopes else offer.scopes[0]
 
 
 async def _first(followed: AsyncGenerator[events.Event, None]) -> events.Event | None:

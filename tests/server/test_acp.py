@@ -187,6 +187,27 @@ def test_a_permission_in_the_editor_is_a_decision(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_approval_can_be_remembered_for_the_session(tmp_path: Path) -> None:
+    offered: list[tuple[str, str, str]] = []
+
+    def always(_call: schema.ToolCallUpdate, options: Sequence[schema.PermissionOption]) -> str:
+        offered.extend((one.option_id, one.name, one.kind) for one in options if one.kind == "allow_always")
+        return offered[1][0]
+
+    async def main() -> None:
+        turns = (PAYS[0], calls(("books.pay", {"amount": 20})), "done")
+        async with opened(write(tmp_path, FILES), *turns, *PAYS) as runtime, connected(runtime, always) as editor:
+            assert await editor.say(await editor.begin(), "pay 80, then 20") == "end_turn"
+            assert [title for title, *_ in offered] == ["remember-call", "remember-arguments", "remember-tool"]
+            assert offered[1][1] == "Allow in this session: books.pay when amount >= 0 and amount <= 80"
+            assert len(editor.asked) == 1
+            assert await editor.say(await editor.begin(), "pay 80") == "end_turn"
+            assert len(editor.asked) == 2, "another session asks again"
+        assert paid(tmp_path) == "80\n20\n80\n"
+
+    asyncio.run(main())
+
+
 def test_a_closed_question_leaves_the_run_paused_and_the_next_message_asks_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
