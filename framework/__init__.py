@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         TriggerPaused,
     )
     from framework.types.file import File
+    from framework.types.grant import GrantUsage, Remember
     from framework.types.media import MediaPart
     from framework.types.messages import Message, ToolCall, ToolResult, Usage
     from framework.types.plan import Plan, PlanStep, Preflight, TodoItem
@@ -99,6 +100,7 @@ __all__ = [
     "File",
     "Generation",
     "GenerationNotFound",
+    "GrantUsage",
     "HttpClient",
     "IdempotencyConflict",
     "IdempotencyKey",
@@ -121,6 +123,7 @@ __all__ = [
     "ReachedBudget",
     "Refused",
     "Reject",
+    "Remember",
     "RequestError",
     "Respond",
     "Run",
@@ -174,6 +177,7 @@ _MODULES = {
     "File": "framework.types.file",
     "Generation": "framework.config.generations.generation",
     "HttpClient": "framework.tools.http",
+    "GrantUsage": "framework.types.grant",
     "IdempotencyKey": "framework.types.run_request",
     "IncompleteStep": "framework.types.report",
     "LimitUse": "framework.types.report",
@@ -188,6 +192,7 @@ _MODULES = {
     "Problem": "framework.types.problem",
     "ReachedBudget": "framework.types.budget",
     "Reject": "framework.types.state",
+    "Remember": "framework.types.grant",
     "Respond": "framework.types.state",
     "Run": "framework.engine.run",
     "RunInfo": "framework.store.types",

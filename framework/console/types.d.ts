@@ -117,6 +117,8 @@ export interface Confirmation {
   url?: string;
   expires_at?: string | null;
   on_expiry: "reject" | "cancel";
+  /** How its approval can be remembered. */
+  remember?: RememberOffer | null;
 }
 
 export interface PendingConfirmation extends Confirmation {
@@ -177,8 +179,28 @@ export interface Preflight {
   estimate: { tool_calls: number; model_calls: number; tokens: number; cost_usd: number | null };
 }
 
+export interface Remember {
+  width: string;
+  for: string;
+  ttl?: string | number | null;
+  when?: Record<string, string[]> | null;
+  at_most?: string | null;
+}
+
+export interface RememberOffer {
+  widths: { width: string; when: Record<string, (string | number | boolean)[]> }[];
+  scopes: string[];
+  /** In seconds. */
+  max_ttl: number;
+  agent: string;
+  contract: string;
+  files: Record<string, string>;
+  names: string[];
+  digest: string;
+}
+
 export type Decision =
-  | { type: "approve" }
+  | { type: "approve"; remember?: Remember }
   | { type: "edit"; arguments: Record<string, unknown> }
   | { type: "reject"; reason: string }
   | { type: "respond"; text: string; values?: undefined }

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import Field
 
 from framework.engine.context.grants import why_void
 from framework.engine.runtime.runtime import Runtime
@@ -14,9 +15,10 @@ from framework.server.errors import GrantNotFound
 from framework.server.identity import Identity, identity_of, requires
 from framework.server.openapi import ResponseModel, error_responses
 from framework.server.request_handling import PageSize, verbatim_response
-from framework.server.run_schemas import Id
+from framework.server.run_schemas import Id, RequestModel
+from framework.server.run_service import RunService
 from framework.store.types import GrantQuery
-from framework.types.grant import Grant, GrantScope, When, Width
+from framework.types.grant import Grant, GrantScope, Remember, When, Width
 
 _MAX_GRANTS = 1000
 """Number of grants, the newest ones, among which those of a client are looked for."""
@@ -79,8 +81,33 @@ class GrantList(ResponseModel):
     grants: tuple[GrantEntry, ...]
 
 
-def add_grant_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/grants`."""
+class GrantPreviewBody(RequestModel):
+    """An approval that may be remembered."""
+
+    confirmation_id: Annotated[str, Field(max_length=2000)]
+    """Id of the confirmation that the run waits for."""
+    remember: Remember
+    """How its approval would be remembered."""
+
+
+class GrantPreview(ResponseModel):
+    """What a grant would have covered."""
+
+    days: int
+    """Length of the period."""
+    calls: int
+    """Number of calls of the tool that the agent made for the owner of the run."""
+    matched: int
+    """Number of them that the grant would have covered."""
+    rejected: int
+    """Number of those that a person rejected."""
+    is_complete: bool
+    """Whether all runs of the period were read; otherwise the newest 300."""
+
+
+def add_grant_routes(routes: APIRouter, service: RunService) -> None:
+    """Add `/grants` and `/runs/{run_id}/grant-preview`."""
+    runtime = service.runtime
 
     @routes.get("/grants", response_model=GrantList, dependencies=[requires("decide")])
     async def list_grants(
@@ -102,6 +129,19 @@ def add_grant_routes(routes: APIRouter, runtime: Runtime) -> None:
         )
         found = [one for one in await runtime.store.grants.list(query) if _can_access(identity, one)]
         return verbatim_response(GrantList(grants=tuple(GrantEntry.of(one, runtime) for one in found[:limit])))
+
+    @routes.post(
+        "/runs/{run_id}/grant-preview",
+        response_model=GrantPreview,
+        dependencies=[requires("decide")],
+        responses=error_responses(404, 413),
+    )
+    async def preview_grant(request: Request, run_id: str, body: GrantPreviewBody) -> Response:
+        """Count the calls of the last 30 days that an approval would cover if it were remembered."""
+        run, _ = await service.load(identity_of(request), run_id)
+        owner = {"user": run.user, "tenant": run.tenant}
+        usage = await runtime.preview_grant(run_id, body.confirmation_id, body.remember, **owner)
+        return verbatim_response(GrantPreview.model_validate(usage))
 
     @routes.delete(
         "/grants/{grant_id}",

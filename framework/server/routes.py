@@ -258,7 +258,7 @@ def build_routes(
     add_chat_routes(runs, service)
     add_run_routes(runs, service, keyed)
     add_approval_routes(runs, runtime)
-    add_grant_routes(runs, runtime)
+    add_grant_routes(runs, service)
     public = APIRouter()
     add_login_routes(runs, public, runtime)
     add_replay_routes(runs, service, keyed)

@@ -23,6 +23,7 @@ const KINDS = {
   plan: "plan",
   plan_step: "plan",
   confirm_required: "human",
+  grant_used: "human",
   warning: "warn",
   error: "danger",
 };
@@ -140,6 +141,8 @@ function summary(event) {
       return `${event.id} · ${event.status} · ${event.description}`;
     case "confirm_required":
       return [tool || event.kind, event.rule].filter(Boolean).join(" · ");
+    case "grant_used":
+      return [tool, event.covers, event.origin].join(" · ");
     case "done":
       return `${status} · ${event.finish_reason} · ${t("{n} tokens", { n: tokens(event.tokens_used) })}`;
     case "warning":

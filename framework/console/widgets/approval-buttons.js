@@ -4,6 +4,7 @@ import { h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
 import { isFixed, isProposal, isQuestion } from "./approval-view.js";
 import { copyButton } from "./copy.js";
+import { openRemember } from "./remember.js";
 
 /**
  * @typedef {object} View
@@ -21,8 +22,7 @@ import { copyButton } from "./copy.js";
  * @property {() => void} edit
  * @property {(what: "" | "reject" | "respond") => void} write
  * @property {() => void} finish
- * @property {(text: string) => void} answer
- * @property {() => void} fill send the values of the form
+ * @property {(decision: import("../types.d.ts").Decision) => void} send
  */
 
 /** Acts in a field, too. */
@@ -63,7 +63,8 @@ export function explanation({ runId }) {
 }
 
 /** @param {View} view @param {Acts} acts */
-function decisions({ subject, body, locked, editing }, { approve, edit, write }) {
+function decisions({ subject, body, locked, editing }, { approve, edit, write, send }) {
+  const remember = () => openRemember(subject, (chosen) => send({ type: "approve", remember: chosen }));
   const wrong = (body?.problems().length ?? 0) > 0;
   const respond = button("respond", "ghost", t("Respond"), "S", () => write("respond"), locked);
   if (!isProposal(subject.confirmation)) {
@@ -75,6 +76,7 @@ function decisions({ subject, body, locked, editing }, { approve, edit, write })
   }
   return [
     button("approve", "primary", body?.action() ?? t("Approve"), editing ? SEND : "A", approve, locked || wrong),
+    subject.confirmation.remember && !editing ? button("remember", "", t("Remember…"), "M", remember, locked) : null,
     body ? button("edit", "", editing ? t("Undo") : t("Edit"), "E", edit, locked) : null,
     h("span.grow"),
     isFixed(subject.confirmation) ? null : respond,
@@ -83,16 +85,18 @@ function decisions({ subject, body, locked, editing }, { approve, edit, write })
 }
 
 /** @param {View} view @param {Acts} acts */
-function answers({ subject, body, text, locked }, { answer, fill, write, finish }) {
+function answers({ subject, body, text, locked }, { send, write, finish }) {
   const { kind, choices, form } = subject.confirmation;
   const decline = button("reject", "ghost danger", t("Do not answer"), "R", () => write("reject"), locked);
   const last = [h("span.grow"), kind === "step" ? null : decline];
   if (form) {
     const off = locked || !body || body.problems().length > 0;
+    const fill = () => body && send({ type: "respond", values: body.value() });
     return [button("fill", "primary", t("Send"), SEND, fill, off), last];
   }
   if (choices.length) {
     const word = (/** @type {string} */ one) => (kind === "step" && CHOICES[one]?.()) || one;
+    const answer = (/** @type {string} */ text) => send({ type: "respond", text });
     return [choices.map((one, i) => button(`c${i}`, "", word(one), "", () => answer(one), locked)), last];
   }
   text.setAttribute("aria-label", t("Answer"));

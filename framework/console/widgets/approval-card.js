@@ -224,8 +224,7 @@ export class ApprovalCard extends Component {
     edit: () => this.#edit(),
     write: (what) => this.#write(what),
     finish: () => this.#finish(),
-    answer: (text) => void this.#send({ type: "respond", text }),
-    fill: () => this.#body && void this.#send({ type: "respond", values: this.#body.value() }),
+    send: (decision) => void this.#send(decision),
   };
 
   /** The keys of the card with the focus; without one, of the first open card of the page. */
@@ -235,6 +234,7 @@ export class ApprovalCard extends Component {
       a: () => can() && !view.isQuestion(this.#asked) && "seen" in this.#foot.dataset && this.#approve(),
       e: () => can() && view.isProposal(this.#asked) && this.#edit(),
       r: () => can() && this.#asked.kind !== "step" && this.#write("reject"),
+      m: () => can() && view.click(this.#foot.querySelector("[data-act=remember]")),
       s: () => can() && view.isProposal(this.#asked) && !view.isFixed(this.#asked) && this.#write("respond"),
       "Control+Enter": () => view.click(this.#foot.querySelector(".btn:has(.any)")),
     };

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,12 @@ from framework.config.agents.compile import Agent
 from framework.config.api_keys import ApiKey
 from framework.config.settings import Settings
 from framework.engine.context.policy import Policy
-from framework.store.types import GrantQuery
-from framework.tools.conditions import rule_matches
+from framework.store.types import GrantQuery, RunQuery
+from framework.tools.conditions import policy_views, rule_matches
 from framework.tools.files import BaseFolder
 from framework.tools.grants import chosen_names, digest_of, fault_in, grant_covers, widths_for
 from framework.tools.tool import Tool
-from framework.types.errors import RequestError
+from framework.types.errors import RequestError, ToolError
 from framework.types.grant import (
     DEFAULT_AT_MOST,
     DEFAULT_TTL,
@@ -32,20 +32,25 @@ from framework.types.grant import (
     Grant,
     GrantScope,
     GrantSettings,
+    GrantUsage,
     Remember,
     RememberOffer,
 )
 from framework.types.spec import RISKS, Rule
-from framework.types.state import Approve, Confirmation, Decision, RunState
+from framework.types.state import Approve, Confirmation, Decision, Reject, RunState
 from framework.types.strict_json import content_digest
 
 if TYPE_CHECKING:
     from framework.store.grants import StoredGrants
+    from framework.store.store import Store
 
 log = logging.getLogger(__name__)
 
 FULL_ACCESS_KEY = "full-access"
 """Name of the keys that are plain text in `server.api_keys`."""
+COUNTED_DAYS = 30
+MAX_COUNTED_RUNS = 300
+"""Number of runs in which calls are counted. It bounds the time: each run is loaded."""
 Views = Sequence[Mapping[str, Any]]
 """A call's arguments from `policy_views`."""
 
@@ -202,10 +207,57 @@ def new_grants(
     for asked in state.pending:
         match decisions.get(asked.id):
             case Approve(remember=Remember() as remember):
-                yield _new_grant(state, asked, remember, tool_of(asked), settings, by=by, key=key, now=now)
+                yield new_grant(state, asked, remember, tool_of(asked), settings, by=by, key=key, now=now)
 
 
-def _new_grant(
+async def count_matches(store: Store, grant: Grant, tool: Tool) -> GrantUsage:
+    """Return how many of the calls that the runs of the grant's owner made in the last 30 days it would have covered.
+
+    Args:
+        store: the store with the runs, of which the newest `MAX_COUNTED_RUNS` are read.
+        grant: the grant, which need not be stored.
+        tool: its tool.
+    """
+    owner = RunQuery.of_owner(grant.tenant, grant.user)
+    root, since = grant.agent.partition("/")[0], store.now() - COUNTED_DAYS * 86400
+    query = replace(owner, agent=root, since=since, newest_first=True, limit=MAX_COUNTED_RUNS)
+    calls = matched = rejected = 0
+    found = await store.runs(query)
+    for info in found:
+        state = await store.load_run(info.run_id)
+        for call_id, arguments in _calls_of(state, "", grant):
+            calls += 1
+            if covers_arguments(grant, tool, arguments):
+                matched += 1
+                rejected += any(
+                    isinstance(decision, Reject) and key.partition("~")[0] == call_id
+                    for key, decision in state.decisions.items()
+                )
+    is_complete = len(found) < MAX_COUNTED_RUNS
+    return GrantUsage(days=COUNTED_DAYS, calls=calls, matched=matched, rejected=rejected, is_complete=is_complete)
+
+
+def _calls_of(state: RunState, above: str, grant: Grant) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield id and arguments of the calls of the grant's tool by its agent, in a run and its sub-runs."""
+    is_same = not above or above.rpartition("/")[2] != state.agent
+    agent = "/".join(part for part in (above, state.agent if is_same else "") if part)
+    if agent == grant.agent:
+        for record in state.calls.values():
+            if record.call.tool == grant.tool:
+                yield "/".join((*state.path, record.call.id)), record.call.arguments
+    for child in state.children.values():
+        yield from _calls_of(child, agent, grant)
+
+
+def covers_arguments(grant: Grant, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a grant covers a call with these arguments, in the form in which they are stored."""
+    try:
+        return grant_covers(grant, tool, policy_views(tool, arguments, tool.bind(arguments)))
+    except ToolError:  # they do not fit the tool as it is now
+        return False
+
+
+def new_grant(
     state: RunState,
     asked: Confirmation,
     remember: Remember,
@@ -216,6 +268,7 @@ def _new_grant(
     key: str,
     now: float,
 ) -> Grant:
+    """Return the grant of an approval; raises RequestError if it cannot be remembered so. See `new_grants`."""
     offer = asked.remember
     if offer is None or tool is None or tool.contract != offer.contract:
         raise RequestError(f"{asked.id} cannot be remembered: approve it without `remember`")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.context.events import Journal, RunStream
-from framework.engine.context.grants import new_grants
+from framework.engine.context.grants import count_matches, new_grants
 from framework.engine.routing import choose_route
 from framework.engine.run_report import closing_events
 from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
@@ -32,10 +32,10 @@ from framework.types.errors import (
     RunNotFound,
     RunSuspended,
 )
-from framework.types.grant import Grant
+from framework.types.grant import Grant, GrantUsage, Remember
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo, Status
-from framework.types.state import EXPIRED, Confirmation, Decision, RunState
+from framework.types.state import EXPIRED, Approve, Confirmation, Decision, RunState
 
 if TYPE_CHECKING:
     from framework.store.store import Store
@@ -429,13 +429,24 @@ class RunResumer:
         self, state: RunState, decisions: Mapping[str, Decision], by: str | None, key: str
     ) -> Sequence[Grant]:
         """Return the grants of approvals that are to be remembered; raises RequestError if one cannot be."""
-        live = self._catalog.current
+        settings, now = self._catalog.current.settings, self._store.now()
+        return tuple(new_grants(state, decisions, self._tool_of, settings, by=by, key=key, now=now))
 
-        def tool_of(asked: Confirmation) -> Tool | None:
-            agent = live.agents.get(asked.agent)
-            return agent.toolset.tools.get(asked.tool) if agent else None
+    def _tool_of(self, asked: Confirmation) -> Tool | None:
+        """Return the tool of a confirmation as it is now; None if it no longer exists."""
+        agent = self._catalog.current.agents.get(asked.agent)
+        return agent.toolset.tools.get(asked.tool) if agent else None
 
-        return tuple(new_grants(state, decisions, tool_of, live.settings, by=by, key=key, now=self._store.now()))
+    async def preview_grant(self, run_id: str, confirmation_id: str, remember: Remember, caller: Caller) -> GrantUsage:
+        """Return what an approval would have covered if it had been remembered; see `Runtime.preview_grant`."""
+        state = await self.load(run_id, caller)
+        asked = next((one for one in state.pending if one.id == confirmation_id), None)
+        if asked is None:
+            raise RequestError(f"run {run_id} waits for no decision {confirmation_id!r}", param="confirmation_id")
+        (grant,) = self._new_grants(state, {asked.id: Approve(remember=remember)}, None, "")
+        tool = self._tool_of(asked)
+        assert tool is not None  # else there is no grant
+        return await count_matches(self._store, grant, tool)
 
     async def _original_generation(self, state: RunState, current: Generation) -> Generation:
         """Return the generation that the run began with: its own agents' files, with the current plugins."""

@@ -46,6 +46,7 @@ from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import ConfigError, ConversationNotFound, RequestError
 from framework.types.events import Event
 from framework.types.file import File
+from framework.types.grant import GrantUsage, Remember
 from framework.types.media import MediaPart
 from framework.types.messages import ToolResult
 from framework.types.plan import TodoItem
@@ -465,6 +466,30 @@ class Runtime:
         """
         self._require_own_loop()
         await self._resumer.decide(run_id, decisions, self._caller(user, tenant), by, key or "", execute=execute)
+
+    async def preview_grant(
+        self,
+        run_id: str,
+        confirmation_id: str,
+        remember: Remember,
+        *,
+        user: str | None = None,
+        tenant: str | None = None,
+    ) -> GrantUsage:
+        """Return how many calls of the last 30 days an approval would cover if it were remembered.
+
+        Args:
+            run_id: the paused run.
+            confirmation_id: what it waits for.
+            remember: how the approval would be remembered.
+            user: the run's user.
+            tenant: the run's tenant.
+
+        Raises:
+            RunNotFound: no such run exists, or it belongs to another user.
+            RequestError: the approval cannot be remembered so.
+        """
+        return await self._resumer.preview_grant(run_id, confirmation_id, remember, self._caller(user, tenant))
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
