@@ -11,6 +11,7 @@ In reading order; each module imports only from those below it:
     acp               `agentsd acp`: agents in editors that speak the Agent Client Protocol.
     a2a               `/a2a`: runs as tasks of other agents, by the protocol A2A.
     mcp               `/mcp` and `agentsd mcp`: agents as tools of other programs.
+    triggers_api      `/hooks` and `/triggers`: signed requests that start runs, and what starts runs by itself.
     usage_api         `/usage`: runs, tokens, cost, latency and errors over time, by agent, model and more.
     runs_api          `/chat`, `/runs`, `/conversations`, `/approvals`: runs, their conversations, and decisions.
     grants_api        `/grants`: the approvals that are remembered.

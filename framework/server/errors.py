@@ -51,6 +51,13 @@ class Unauthenticated(RequestError):
     http_status = 401
 
 
+class InvalidSignature(RequestError):
+    """The webhook is unknown, its signature does not match the body, or its time is too far from now."""
+
+    code = "invalid_signature"
+    http_status = 401
+
+
 class AccessDenied(RequestError):
     """The client has no access, with or without a key. The message says what it needs, such as a role."""
 

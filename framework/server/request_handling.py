@@ -40,7 +40,7 @@ from framework.server.openapi import Printable, redacted_json
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import apply_inbound
-from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, RequestError, StoreError
+from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, RequestError, StoreError, TriggerPaused
 from framework.types.strict_json import bytes_digest, check_json_size, content_digest, read_json
 from framework.types.trace import Inbound
 
@@ -306,7 +306,7 @@ def _cause_of(error: Exception) -> Exception:
 def _error_headers(error: AgentsdError) -> dict[str, str]:
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
-    if error.http_status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, StoreError | ServerBusy):
+    if error.http_status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, StoreError | ServerBusy | TriggerPaused):
         named = error.retry_after if isinstance(error, RateLimited | QueueFull) else None
         return {"retry-after": str(named or _RETRY_SECONDS)}
     return {}
@@ -331,6 +331,11 @@ class _StrictRequest(Request):
         data = await _parsed(await self.body(), read_json)
         self._limited.close()  # the response may take as long as a run
         return data
+
+
+async def json_body(body: bytes) -> Any:
+    """Return a body as JSON data; raises RequestError if it is not strict JSON in UTF-8."""
+    return await _parsed(body, read_json)
 
 
 async def counted_body(request: Request, max_values: int) -> bytes:

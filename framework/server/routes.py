@@ -34,6 +34,7 @@ from framework.server.request_handling import (
 )
 from framework.server.run_service import RunService
 from framework.server.runs_api import add_approval_routes, add_chat_routes, add_conversation_routes, add_run_routes
+from framework.server.triggers_api import add_trigger_routes, add_webhook_route, no_check
 from framework.server.usage_api import add_usage_routes
 from framework.types.errors import ConfigError
 
@@ -240,7 +241,7 @@ def build_routes(
         streams: the streams of runs. The caller closes them to end the open ones.
     """
 
-    def routes_of(tag: str, max_body_bytes: int, prefix: str = _PREFIX) -> APIRouter:
+    def routes_of(tag: str, max_body_bytes: int, prefix: str = _PREFIX, identify: Identify = identify) -> APIRouter:
         inbound = lambda: runtime.settings.telemetry.inbound  # noqa: E731 - read at each request
         route = guarded_route(identify, inbound, max_body_bytes, limits.bodies)
         return APIRouter(
@@ -269,6 +270,9 @@ def build_routes(
     add_agent_routes(config, runtime)
     add_config_routes(config, runtime, keyed)
     add_fleet_routes(config, runtime)
+    add_trigger_routes(config, runtime)
+    hooks = routes_of("runs", CHAT_BODY_BYTES, "", no_check)
+    add_webhook_route(hooks, runtime)
     files = routes_of("configuration", CHAT_BODY_BYTES)
     add_file_routes(files, runtime)
     add_event_routes(config, feed, limits, service.streams)
@@ -278,7 +282,7 @@ def build_routes(
     add_a2a_routes(protocols, service)
     add_openapi_route(config, [*runs.routes, *config.routes, *files.routes, *protocols.routes])
     router = APIRouter()
-    for part in (public, runs, config, files, protocols, v1_routes(service, identify)):
+    for part in (public, hooks, runs, config, files, protocols, v1_routes(service, identify)):
         router.routes.extend(part.routes)  # complete; `include_router` would build each of them again
     return router
 

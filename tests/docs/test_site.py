@@ -30,7 +30,7 @@ QUESTIONS = {
     "mcp server": "Connect an MCP server",
     "ollama": "Use a local model",
     "slack": "Approve from Slack",
-    "webhook": "Approve from Slack",
+    "webhook": "Start runs by schedule or webhook",
     "kubernetes": "Run in Kubernetes",
     "pre-commit": "Review agents in pull requests",
     "langchain": "Migrate from LangChain",

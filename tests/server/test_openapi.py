@@ -231,7 +231,7 @@ def test_responses_fit_their_schemas(tmp_path: Path) -> None:
                 "name": "b",
                 "note_id": "note_1",
             }
-            url = path.format(**ids, name="b", note_id="note_1", generation=1, path="agents.d/b.yaml")
+            url = path.format(**ids, generation=1, path="agents.d/b.yaml")
             check(document, operation, 200, await client.get(url.removeprefix("/agent/")))
 
     asyncio.run(main())

@@ -1,0 +1,231 @@
+"""`/hooks` and `/agent/triggers`: signed requests that start runs, and the triggers of the project."""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import HTTPConnection
+
+from framework.config.triggers import LoadedTrigger
+from framework.engine.runtime.runtime import Runtime
+from framework.engine.triggers import TriggerReport, Triggers, trigger_reports
+from framework.server.errors import BodyTooLarge, InvalidSignature
+from framework.server.identity import Identity, identity_of, requires
+from framework.server.openapi import ResponseModel, error_responses
+from framework.server.request_handling import json_body, verbatim_response
+from framework.server.run_schemas import Id
+from framework.types.errors import RequestError, TriggerBusy, TriggerNotFound
+from framework.types.strict_json import bytes_digest, content_digest, read_json
+from framework.types.trigger import HmacScheme, Webhook
+
+SENDER = Identity("webhook", roles=frozenset())
+"""The sender of a signed request: it may do nothing else."""
+_MAX_HEADER_CHARS = 4096
+_MAX_SIGNATURES = 10
+_MAX_ID_CHARS = 200
+_FORM = "application/x-www-form-urlencoded"
+_MAX_FIELDS = 1000
+_HIDDEN_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
+_GITHUB = HmacScheme(header="x-hub-signature-256", prefix="sha256=")
+
+
+class TriggerList(ResponseModel):
+    """The triggers of the project, sorted by name."""
+
+    items: tuple[TriggerReport, ...]
+
+
+class TriggeredRun(ResponseModel):
+    """The run that a trigger has started."""
+
+    run_id: str
+
+
+class WebhookAnswer(ResponseModel):
+    """What a delivery has led to."""
+
+    run_id: str | None = None
+    """The run of this delivery. A repetition of the delivery has the same one."""
+    reason: str | None = None
+    """Why it starts no run."""
+
+
+def no_check(connection: HTTPConnection) -> Identity:  # noqa: ARG001 - all access checks share a signature
+    """Admit every request: its signature is checked once its body is read."""
+    return SENDER
+
+
+def add_webhook_route(routes: APIRouter, runtime: Runtime) -> None:
+    """Add `/hooks/{name}`."""
+    triggers = Triggers(runtime)
+
+    @routes.post("/hooks/{name}", include_in_schema=False)
+    async def receive(request: Request, name: Id) -> Response:
+        """Start the run of a signed request."""
+        trigger = runtime.catalog.current.triggers.get(name)
+        webhook = trigger.spec.webhook if trigger else None
+        if trigger is None or webhook is None:
+            raise InvalidSignature(f"there is no webhook {name!r}, or the signature does not match")
+        body, headers = await _read_body(request, webhook.max_bytes), _headers_of(request)
+        now = runtime.store.now()
+        _check_signature(name, webhook, body, headers, now)
+        data = await _parsed(request, body)
+        if webhook.verify == "slack" and isinstance(data, dict) and data.get("type") == "url_verification":
+            return JSONResponse({"challenge": data.get("challenge")})
+        if unmet := trigger.unmet(data, headers):
+            return verbatim_response(WebhookAnswer(reason=f"the condition on {unmet} is not met"))
+        time = datetime.fromtimestamp(now, UTC)
+        variables = {"body": data, "header": headers, "digest": bytes_digest(body), "time": time}
+        delivery = _delivery_id(trigger, webhook, variables)
+        try:
+            run_id = await triggers.deliver(trigger, variables, delivery)
+        except TriggerBusy as busy:
+            return verbatim_response(WebhookAnswer(reason=busy.message))
+        return verbatim_response(WebhookAnswer(run_id=run_id), 202)
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if (declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes) or len(
+        body := await request.body()
+    ) > max_bytes:
+        raise BodyTooLarge(f"the request body exceeds {max_bytes} bytes (webhook.max_bytes)")
+    return body
+
+
+def _headers_of(request: Request) -> dict[str, str]:
+    return {name.lower(): value for name, value in request.headers.items() if name.lower() not in _HIDDEN_HEADERS}
+
+
+async def _parsed(request: Request, body: bytes) -> Any:
+    """Return the JSON of a body, or the fields of a form; that of its only field `payload`, which is JSON."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        return await json_body(body)
+    try:
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+        return read_json(fields["payload"]) if fields.keys() == {"payload"} else fields
+    except ValueError as error:
+        raise RequestError(f"invalid request: the body is not a form: {error}") from None
+
+
+def _delivery_id(trigger: LoadedTrigger, webhook: Webhook, variables: Mapping[str, Any]) -> str:
+    """Return the id by which repetitions of a delivery are recognized."""
+    body, headers = variables["body"], variables["header"]
+    own = body if isinstance(body, Mapping) else {}
+    if webhook.dedupe is not None:
+        found: Any = trigger.delivery_id(webhook.dedupe, variables)
+    elif webhook.verify == "github":
+        found = headers.get("x-github-delivery")
+    elif webhook.verify == "stripe":
+        found = own.get("id")
+    elif webhook.verify == "slack":
+        found = own.get("event_id") or headers.get("x-slack-signature")
+    else:
+        scheme = webhook.verify.hmac
+        found = scheme.timestamp and f"{headers.get(scheme.timestamp.lower())}.{variables['digest']}"
+    text = found if isinstance(found, str) and found else str(variables["digest"])
+    return text if len(text) <= _MAX_ID_CHARS and text.isprintable() else content_digest(text)
+
+
+def _check_signature(name: str, webhook: Webhook, body: bytes, headers: Mapping[str, str], now: float) -> None:
+    """Raise InvalidSignature unless the body, with its time if that is signed, has a signature of the secret."""
+    scheme, moment, given = _GITHUB, None, list[str]()
+    if webhook.verify == "stripe":
+        parts = [part.partition("=") for part in headers.get("stripe-signature", "")[:_MAX_HEADER_CHARS].split(",")]
+        moment = next((value for key, _, value in parts if key.strip() == "t"), "")
+        given = [value for key, _, value in parts if key.strip() == "v1"][:_MAX_SIGNATURES]
+        signed = f"{moment}.".encode() + body
+    elif webhook.verify == "slack":
+        moment, given = headers.get("x-slack-request-timestamp", ""), [headers.get("x-slack-signature", "")]
+        scheme = HmacScheme(header="x-slack-signature", prefix="v0=")
+        signed = f"v0:{moment}:".encode() + body
+    else:
+        scheme = webhook.verify.hmac if webhook.verify != "github" else _GITHUB
+        given = [headers.get(scheme.header.lower(), "")]
+        moment = headers.get(scheme.timestamp.lower(), "") if scheme.timestamp else None
+        signed = body if moment is None else f"{moment}.".encode() + body
+    prefix = "" if webhook.verify == "stripe" else scheme.prefix
+    digest = hmac.new(webhook.secret.get_secret_value().encode(), signed, scheme.algorithm).digest()
+    expected = prefix + (digest.hex() if scheme.encoding == "hex" else b64encode(digest).decode())
+    if not any(hmac.compare_digest(one.encode(), expected.encode()) for one in given):
+        raise InvalidSignature(f"there is no webhook {name!r}, or the signature does not match")
+    if moment is not None and not _is_recent(moment, now, webhook.tolerance):
+        raise InvalidSignature(f"the time of the signature differs by more than {webhook.tolerance:.0f} s from now")
+
+
+def _is_recent(moment: str, now: float, tolerance: float) -> bool:
+    is_number = moment.isascii() and moment.isdigit() and len(moment) < 20
+    return is_number and abs(now - int(moment)) <= tolerance
+
+
+def _visible(request: Request, runtime: Runtime) -> dict[str, LoadedTrigger]:
+    """Return the triggers whose runs exist for the client."""
+    identity, live = identity_of(request), runtime.catalog.current.triggers
+    return {
+        name: one
+        for name, one in live.items()
+        if identity.can_access(tenant=one.spec.tenant, user=one.user, agent=one.spec.agent)
+    }
+
+
+def add_trigger_routes(routes: APIRouter, runtime: Runtime) -> None:
+    """Add `/triggers`."""
+    triggers = Triggers(runtime)
+
+    def find(request: Request, name: str) -> LoadedTrigger:
+        if (found := _visible(request, runtime).get(name)) is None:
+            raise TriggerNotFound(f"there is no trigger {name!r}", param="name")
+        return found
+
+    async def report(trigger: LoadedTrigger) -> Response:
+        states = await runtime.store.triggers()
+        return verbatim_response(trigger_reports({trigger.name: trigger}, states, runtime.store.now())[0])
+
+    @routes.get("/triggers", response_model=TriggerList, dependencies=[requires("read")])
+    async def list_triggers(request: Request) -> Response:
+        """Return the triggers: when each starts runs, next and last, and why it did not."""
+        found = _visible(request, runtime)
+        states = await runtime.store.triggers() if found else {}
+        return verbatim_response(TriggerList(items=trigger_reports(found, states, runtime.store.now())))
+
+    @routes.post(
+        "/triggers/{name}/run",
+        response_model=TriggeredRun,
+        status_code=202,
+        dependencies=[requires("admin")],
+        responses=error_responses(404, 409),
+    )
+    async def run_trigger(request: Request, name: Id) -> Response:
+        """Start the run of a cron trigger now, also while it is paused."""
+        return verbatim_response(TriggeredRun(run_id=await triggers.run(find(request, name))), 202)
+
+    @routes.post(
+        "/triggers/{name}/pause",
+        response_model=TriggerReport,
+        dependencies=[requires("admin")],
+        responses=error_responses(404),
+    )
+    async def pause_trigger(request: Request, name: Id) -> Response:
+        """Pause a trigger in all processes: it starts no run until it is resumed."""
+        identity, trigger = identity_of(request), find(request, name)
+        await triggers.pause(trigger, identity.user or identity.name)
+        return await report(trigger)
+
+    @routes.post(
+        "/triggers/{name}/resume",
+        response_model=TriggerReport,
+        dependencies=[requires("admin")],
+        responses=error_responses(404),
+    )
+    async def resume_trigger(request: Request, name: Id) -> Response:
+        """Resume a paused trigger. Times of its schedule during the pause start no run."""
+        trigger = find(request, name)
+        await triggers.resume(trigger)
+        return await report(trigger)
