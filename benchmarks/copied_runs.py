@@ -22,7 +22,7 @@ from framework.llm.client import ModelRequest
 from framework.store.schema import metadata
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
+from framework.types.state import RunRequest
 
 AGENTS, USERS, TENANTS, TURNS = 100, 10_000, 100, 10
 """Names among the copies, and turns of a conversation."""

@@ -29,7 +29,7 @@ from examples.scale_demo.scenario import end_one, start_seconds
 from framework.store.schema import metadata
 from framework.store.store import Store
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
+from framework.types.state import RunRequest
 
 CAPACITY = 10
 """Runs that a worker executes at once: so few that a run waits for the model, not for a processor."""

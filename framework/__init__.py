@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from framework.config.generations.generation import Generation
     from framework.engine.context.events import RunStream
     from framework.engine.run import Run
+    from framework.engine.runtime.background import WorkSource
     from framework.engine.runtime.queue import Submitted
     from framework.engine.runtime.request import RunOptions
     from framework.engine.runtime.runtime import Runtime
-    from framework.engine.work_source import WorkSource
     from framework.llm.capabilities import Prices
     from framework.store.store import Store
     from framework.store.types import RunInfo
@@ -76,8 +76,17 @@ if TYPE_CHECKING:
         ToolStat,
         TraceEntry,
     )
-    from framework.types.run_request import IdempotencyKey
-    from framework.types.state import Approve, Confirmation, Decision, Edit, MadeDecision, Reject, Respond, RunResult
+    from framework.types.state import (
+        Approve,
+        Confirmation,
+        Decision,
+        Edit,
+        IdempotencyKey,
+        MadeDecision,
+        Reject,
+        Respond,
+        RunResult,
+    )
 
 __all__ = [
     "Action",
@@ -178,7 +187,7 @@ _MODULES = {
     "Generation": "framework.config.generations.generation",
     "HttpClient": "framework.tools.http",
     "GrantUsage": "framework.types.grant",
-    "IdempotencyKey": "framework.types.run_request",
+    "IdempotencyKey": "framework.types.state",
     "IncompleteStep": "framework.types.report",
     "LimitUse": "framework.types.report",
     "MadeDecision": "framework.types.state",
@@ -211,7 +220,7 @@ _MODULES = {
     "ToolStat": "framework.types.report",
     "TraceEntry": "framework.types.report",
     "Usage": "framework.types.messages",
-    "WorkSource": "framework.engine.work_source",
+    "WorkSource": "framework.engine.runtime.background",
     "embedder": "framework.tools.declaration",
     "executor": "framework.tools.declaration",
     "filter_tools": "framework.tools.toolset",

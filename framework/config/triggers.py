@@ -33,8 +33,7 @@ from framework.config.yaml.parse import (
     sort_problems,
     validation_problems,
 )
-from framework.tools.conditions import condition_matches
-from framework.tools.locations import NOT_AN_OBJECT, values_at
+from framework.tools.conditions import NOT_AN_OBJECT, condition_matches, values_at
 from framework.types.errors import RequestError
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact

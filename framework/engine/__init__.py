@@ -3,9 +3,8 @@
 In reading order; each module imports only from those below it:
 
     triggers       Starts runs at the times of cron expressions, and for deliveries of webhooks.
-    runtime        The embeddable runtime: starts, resumes, cancels and persists runs.
     procrastinate  Delivers runs to several processes through Procrastinate, in PostgreSQL.
-    work_source    The protocol of what delivers queued and interrupted runs, and the source in the process itself.
+    runtime        The embeddable runtime: starts, resumes, cancels and persists runs.
     plan           The plan executor: plan, get approval, execute the steps, answer from their results.
     run            One run in progress: the methods that executors call, and how an executor is driven.
     run_report     What a run reports: spans, metrics, closing events, its result.

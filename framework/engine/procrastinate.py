@@ -24,7 +24,7 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
 from procrastinate.schema import SchemaManager
 
-from framework.engine.work_source import PeriodicJob, Worker
+from framework.engine.runtime.background import PeriodicJob, Worker
 from framework.store.database import driver_options, parse_store_url
 from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 from framework.types.errors import StoreError

@@ -26,9 +26,8 @@ from framework.engine.context.run_context import ModelCaller, ModelClients
 from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.turn import typed_reply
 from framework.llm.client import ModelInfo, ModelRequest, SendRequest
-from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
-from framework.telemetry.spans import Spans
+from framework.telemetry.spans import Content, Spans
 from framework.types.errors import AgentBroken, AgentNotFound, ConfigError, LimitExceeded, ModelError, RequestError
 from framework.types.messages import Message, ModelUse, Usage
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode

@@ -20,8 +20,16 @@ from framework.engine.context.run_context import RunContext, model_attributes, u
 from framework.engine.routing import Route
 from framework.store.types import ANSWERED_STATUSES
 from framework.telemetry import names
-from framework.telemetry.content import Content, content_mode
-from framework.telemetry.spans import NOOP_SPAN, OptionalAttributes, Spans, TraceSpan, linked_caller, record_pending
+from framework.telemetry.spans import (
+    NOOP_SPAN,
+    Content,
+    OptionalAttributes,
+    Spans,
+    TraceSpan,
+    content_mode,
+    linked_caller,
+    record_pending,
+)
 from framework.types.errors import AgentsdError, LimitExceeded, RunSuspended, outcome_for
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished, RunPaused
 from framework.types.messages import HOST, Message

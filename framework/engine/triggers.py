@@ -29,7 +29,7 @@ from framework.types.errors import (
     TriggerPaused,
 )
 from framework.types.frozen import Frozen
-from framework.types.run_request import IdempotencyKey, TriggerUse
+from framework.types.state import IdempotencyKey, TriggerUse
 from framework.types.text import did_you_mean
 from framework.types.trigger import Missed, Overlap
 

@@ -26,8 +26,7 @@ from framework.llm.client import ModelClient, ModelRequest, ScriptedModel, Turn
 from framework.llm.providers import OFFLINE
 from framework.store.store import Store
 from framework.telemetry import names
-from framework.telemetry.content import content_mode
-from framework.telemetry.spans import Evaluation, record_evaluations
+from framework.telemetry.spans import Evaluation, content_mode, record_evaluations
 from framework.tools.tool import Tool, ToolContext
 from framework.types import events
 from framework.types.case import Case, Expect, Failure, Judge, ScriptedAnswer, to_decision

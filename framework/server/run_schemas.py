@@ -19,9 +19,18 @@ from framework.store.types import SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQue
 from framework.types.errors import RequestError
 from framework.types.messages import Message, Summary
 from framework.types.report import CallSummary, IncompleteStep, Status
-from framework.types.run_request import QUEUE_NAME, Priority
 from framework.types.spec import Limits
-from framework.types.state import Confirmation, Decision, MadeDecision, Rating, RatingValue, RunResult, RunState
+from framework.types.state import (
+    QUEUE_NAME,
+    Confirmation,
+    Decision,
+    MadeDecision,
+    Priority,
+    Rating,
+    RatingValue,
+    RunResult,
+    RunState,
+)
 from framework.types.strict_json import content_digest
 from framework.types.trace import SpanRecord
 

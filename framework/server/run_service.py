@@ -30,8 +30,7 @@ from framework.types.errors import ConversationNotFound, RequestError, RunNotFou
 from framework.types.events import Event
 from framework.types.fleet import Fleet
 from framework.types.report import Status
-from framework.types.run_request import FIRST_COME, IdempotencyKey, QueuePlace
-from framework.types.state import Decision, RunResult, RunState
+from framework.types.state import FIRST_COME, Decision, IdempotencyKey, QueuePlace, RunResult, RunState
 
 MAX_URL_ID_CHARS = 200
 """Length limit of ids, as for conversations."""

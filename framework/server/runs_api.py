@@ -80,8 +80,7 @@ from framework.store.types import (
 from framework.types.errors import RequestError, outcome_for
 from framework.types.events import Event, wire
 from framework.types.report import Status
-from framework.types.run_request import QueuePlace
-from framework.types.state import Confirmation, Decision, MadeDecision, Rating, RunResult
+from framework.types.state import Confirmation, Decision, MadeDecision, QueuePlace, Rating, RunResult
 
 _MAX_EVENT_DIGITS = 18
 

@@ -20,12 +20,11 @@ from framework.config.agents.models import named_models
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.routing import NO_AGENTS
-from framework.engine.runtime.background import ESSENTIAL, essential
+from framework.engine.runtime.background import ESSENTIAL, EmbeddedSource, PeriodicJob, WorkSource, essential
 from framework.engine.runtime.presence import Presence, ProcessKind
 from framework.engine.runtime.project import project_folder
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.triggers import Triggers
-from framework.engine.work_source import EmbeddedSource, PeriodicJob, WorkSource
 from framework.llm.providers import import_sdks
 from framework.store.types import EVERYTHING, WorkScope
 from framework.store.url import MEMORY_URL, open_store

@@ -17,8 +17,7 @@ In reading order; each module imports only from those below it:
     usage               Figures of many runs: periods, what the database counts, and the report.
     lists               SQL for lists and counts of runs: filters, pages, and what waits where and why.
     runs                SQL for the rows of one run: its state, figures, events, spans; packed once it has ended.
-    signals             Signals through PostgreSQL: NOTIFY, and the one connection of a process that listens.
-    processes           Leases: which process holds a run, and whether it is alive.
+    processes           Processes that share a store: their leases, and the signals between them.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
     schema              The tables and their indexes, and the migrations to them.
     types               What a store takes and returns: runs, conversations, queries, queued work, signals.

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from framework.store.database import Database, now_in
+from framework.store.processes import notify
 from framework.store.schema import (
     CLAIM_ORDER,
     budget_counters,
@@ -23,7 +24,6 @@ from framework.store.schema import (
     runs,
     slots,
 )
-from framework.store.signals import notify
 from framework.store.types import Allowed, OfferedRun, Offers, Signal
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunBlocked

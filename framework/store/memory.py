@@ -27,8 +27,7 @@ from framework.store.types import (
     RunRecord,
 )
 from framework.types.grant import Grant
-from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import Decision, RunState
+from framework.types.state import Decision, IdempotencyKey, RunRequest, RunState
 
 log = logging.getLogger(__name__)
 

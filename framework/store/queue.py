@@ -55,8 +55,7 @@ from framework.store.schema import (
 from framework.store.types import EVERYTHING, OPEN_STATUSES, Allowed, Deciders, OfferedRun, RunLimits, WorkScope
 from framework.types.errors import ConversationBusy, DecisionRefused, IdempotencyConflict, QueueFull, RunBusy, RunTaken
 from framework.types.grant import Grant
-from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import RunState
+from framework.types.state import IdempotencyKey, RunRequest, RunState
 from framework.types.strict_json import content_digest
 
 

@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError
 from framework.store.conversations import delete_without_turns
 from framework.store.database import Database, Work
 from framework.store.limits import RELEASED, UNCOUNTED, CounterStatements, RunOffers, free_slots
-from framework.store.processes import RunLease
+from framework.store.processes import RunLease, notification, payload
 from framework.store.runs import (
     UNMEASURED,
     HeldRow,
@@ -28,7 +28,6 @@ from framework.store.runs import (
 )
 from framework.store.schema import conversations, events, insert_into, messages, parts, runs, to_sql_text
 from framework.store.schema import spans as spans_table
-from framework.store.signals import notification, payload
 from framework.store.types import ANSWERED_STATUSES, CancelAccepted, CopiedTurn, Signal
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError

@@ -27,6 +27,7 @@ from framework.store.processes import (
     ProcessLease,
     RunLease,
     RunLeases,
+    StoreSignals,
     find_owner,
     held_runs,
     is_held_under,
@@ -38,7 +39,6 @@ from framework.store.queue import Claims, NewDecisions, Sweep, Takeover, release
 from framework.store.record import RowBatch, SqlRecord, copied_columns, statements_of
 from framework.store.runs import StateDiff, decode_spans, history_rows
 from framework.store.schema import blueprints, conversation_key, conversations, has_status, runs, storable
-from framework.store.signals import StoreSignals
 from framework.store.triggers import TriggerState
 from framework.store.types import (
     DEFAULT_LEASE_SECONDS,
@@ -73,8 +73,7 @@ from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
 from framework.types.fleet import Backlog
 from framework.types.grant import Grant
 from framework.types.report import Status
-from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import Decision, MadeDecision, Rating, RunState
+from framework.types.state import Decision, IdempotencyKey, MadeDecision, Rating, RunRequest, RunState
 from framework.types.trace import SpanRecord
 
 _IS_RUNNING = has_status("running")

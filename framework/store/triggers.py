@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from framework.store.schema import insert_into, runs, storable, triggers
 from framework.types.errors import IdempotencyConflict, TriggerBusy, TriggerPaused
-from framework.types.run_request import TriggerUse
+from framework.types.state import TriggerUse
 
 _MAX_NOTE_CHARS = 1000
 

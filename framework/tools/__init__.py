@@ -9,13 +9,12 @@ In reading order; each module imports only from those below it:
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.
     plugins          Plugin files: Python files with tools, hooks and executors, reloaded while the process runs.
     grants           Decides whether a remembered approval covers a call, and suggests its conditions.
-    conditions       Evaluates the conditions (`when`) of policy rules, and checks them against the arguments' types.
     mcp              MCP servers: their tools, resources and prompts.
     http_hosts       HTTP hosts that describe their tools in a file, and the source that calls them.
     tool_source      The interface of tool servers, tools built from their descriptions, and pinned definitions.
+    conditions       Conditions (`when`) of policy rules, and one canonical form of paths and URLs for them.
     logins           Logins at tool servers as files: one for each account, readable by their owner only.
     form             Forms of tool servers: which of them a person is shown, and which values answer them.
-    locations        Converts paths and URLs in arguments to one canonical form, before the policy is evaluated.
     command_hooks    Hooks that are programs: only exit code 0 with a verdict allows.
     skills           Agent Skills, and the tools with which a model loads them and reads their files.
     toolset          The tools of one agent: which are offered, which rules match each, and a search for them.

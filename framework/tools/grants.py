@@ -12,9 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from framework.tools.conditions import COMPARISONS, WORKING_FOLDER, Matcher, condition_fault, matcher_for, yaml_text
+from framework.tools.conditions import (
+    COMPARISONS,
+    NOT_AN_OBJECT,
+    WORKING_FOLDER,
+    Matcher,
+    condition_fault,
+    location_kind,
+    matcher_for,
+    values_at,
+    yaml_text,
+)
 from framework.tools.files import BaseFolder
-from framework.tools.locations import NOT_AN_OBJECT, location_kind, values_at
 from framework.tools.tool import Tool
 from framework.types.grant import MAX_CONDITION_CHARS, MAX_CONDITIONS, Grant, GrantCondition, OfferedWidth
 from framework.types.strict_json import call_digest

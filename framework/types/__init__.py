@@ -7,7 +7,6 @@ In reading order; each module imports only from those below it:
     file                Files for models: images, PDFs and audio, with their bytes.
     errors              Errors, by who caused them, and the outcome that surfaces show for each.
     fleet               The processes that share a store, what each executes, and what waits for them.
-    run_request         A request for a run as the caller sent it, stored until a process executes it.
     state               The persisted state of a run, pending decisions, and the result for the caller.
     plan                What a run intends: plans, their cost before any step runs, and to-do lists.
     memory              Notes that agents keep across conversations, and the words by which they are found.

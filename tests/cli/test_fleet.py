@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.store.store import Store
-from framework.types.run_request import RunRequest
+from framework.types.state import RunRequest
 from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
 from tests.support.queues import request

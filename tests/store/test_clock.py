@@ -19,8 +19,7 @@ from framework.store.types import Pruned
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import ClockRefused
 from framework.types.messages import Message
-from framework.types.run_request import IdempotencyKey
-from framework.types.state import RunState
+from framework.types.state import IdempotencyKey, RunState
 from tests.support.clocks import MovableClock, wrong_by
 from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write

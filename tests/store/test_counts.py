@@ -7,8 +7,7 @@ import pytest
 from framework.store.store import Store
 from framework.store.types import Blueprint
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
-from framework.types.state import RunState
+from framework.types.state import RunRequest, RunState
 from tests.support.stores import with_store
 
 SAID = Message(role="user", content="hello")

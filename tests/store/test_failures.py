@@ -16,7 +16,7 @@ from framework.llm.client import ModelRequest
 from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
+from framework.types.state import RunRequest
 from tests.support.projects import agent, write
 
 

@@ -19,8 +19,7 @@ from framework.store.store import Store
 from framework.store.types import RunQuery, RunRecord
 from framework.types.errors import DecisionRefused, RunBlocked
 from framework.types.report import Status
-from framework.types.run_request import RunRequest
-from framework.types.state import Approve, RunState
+from framework.types.state import Approve, RunRequest, RunState
 from tests.support import queues
 from tests.support.cases import cases
 from tests.support.queues import begin, cancel, end, request

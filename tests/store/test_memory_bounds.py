@@ -17,8 +17,7 @@ from framework.types.errors import RunNotFound
 from framework.types.events import Warned
 from framework.types.messages import Message
 from framework.types.report import Status
-from framework.types.run_request import RunRequest
-from framework.types.state import RunState
+from framework.types.state import RunRequest, RunState
 from tests.support.cases import cases
 from tests.support.queues import request
 

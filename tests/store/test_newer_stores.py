@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from framework import Approve, Runtime, StoreError
-from framework.engine.work_source import EmbeddedSource
+from framework.engine.runtime.background import EmbeddedSource
 from framework.store.database import StoreClock, create_engine, parse_store_url
 from framework.store.schema import SCHEMA_VERSION
 from framework.store.store import Store

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from framework.store.store import Store
 from framework.store.types import RunQuery, RunRecord
-from framework.types.run_request import RunRequest
-from framework.types.state import RunState
+from framework.types.state import RunRequest, RunState
 from tests.support import queues
 from tests.support.cases import cases
 from tests.support.queues import begin, cancel, end, request

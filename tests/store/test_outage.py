@@ -20,8 +20,7 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.budget import BudgetUse
 from framework.types.events import Routed
 from framework.types.messages import Message
-from framework.types.run_request import IdempotencyKey
-from framework.types.state import RunState
+from framework.types.state import IdempotencyKey, RunState
 from tests.support.cases import FACTOR
 from tests.support.halts import Cutter
 from tests.support.projects import agent, write

@@ -20,8 +20,7 @@ from framework.store.types import Conversation, Pruned, RunQuery, RunRecord
 from framework.types.errors import ConversationBusy, IdempotencyConflict, QueueFull, RunBusy, RunNotFound, RunTaken
 from framework.types.events import ContentReceived
 from framework.types.messages import Message
-from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import RunState
+from framework.types.state import IdempotencyKey, RunRequest, RunState
 from tests.support import queues
 from tests.support.cases import cases
 from tests.support.clocks import clock_of

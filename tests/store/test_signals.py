@@ -14,7 +14,7 @@ import pytest
 
 from examples.scale_demo.postgres import FAST, Server, new_database, server
 from framework import Runtime
-from framework.store import signals
+from framework.store import processes as signals
 from framework.store.store import Store
 from framework.store.types import MISSED, RunQuery, Signal
 from framework.testing import ScriptedModel, calls

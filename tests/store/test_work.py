@@ -13,8 +13,7 @@ from framework.store.store import Store
 from framework.store.types import RunQuery, WorkScope
 from framework.types.errors import DecisionRefused, RunBusy
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
-from framework.types.state import Approve, Confirmation, Reject, RunState
+from framework.types.state import Approve, Confirmation, Reject, RunRequest, RunState
 from tests.support import queues
 from tests.support.cases import cases
 from tests.support.queues import begin, end, request

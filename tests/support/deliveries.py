@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framework.engine.work_source import PeriodicJob, Worker
+from framework.engine.runtime.background import PeriodicJob, Worker
 from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 
 

@@ -18,8 +18,7 @@ from framework.store.types import RunRecord
 from framework.types.errors import ConversationBusy
 from framework.types.messages import Message
 from framework.types.report import Status
-from framework.types.run_request import IdempotencyKey, RunRequest
-from framework.types.state import RunState
+from framework.types.state import IdempotencyKey, RunRequest, RunState
 
 
 def request(text: str = "hello", conversation: str | None = None, **more: object) -> RunRequest:

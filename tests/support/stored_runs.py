@@ -10,7 +10,7 @@ from typing import Any
 
 from framework.store.url import open_store
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
+from framework.types.state import RunRequest
 from tests.support.commands import ENVIRONMENT, agentsd_in_process
 from tests.support.forks import Fork
 from tests.support.projects import agent, write

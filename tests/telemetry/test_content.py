@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from framework import Approve, Edit, ModelError, Reject, Respond, Runtime, ToolContext, ToolError, tool
 from framework.cli.init import copy_starter
 from framework.store.memory import MemoryStore
-from framework.telemetry.content import ATTRIBUTE_CHARS, PART_CHARS, Content
+from framework.telemetry.spans import ATTRIBUTE_CHARS, PART_CHARS, Content
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message, ToolCall
 from framework.types.state import Decision

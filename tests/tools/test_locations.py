@@ -10,7 +10,7 @@ import pytest
 
 from framework import Runtime, ToolResult
 from framework.testing import ScriptedModel
-from framework.tools.locations import declared_in_schema
+from framework.tools.conditions import declared_in_schema
 from tests.support.mcp_definitions import open_tool_definition, server_file
 from tests.support.mcp_worlds import configure
 from tests.support.projects import agent, write

@@ -8,8 +8,7 @@ from framework.config.agents.plan_steps import file_references
 from framework.config.templates.prompt_check import PLAN_TEMPLATE
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
-from framework.tools.conditions import has_argument
-from framework.tools.locations import location_kind
+from framework.tools.conditions import has_argument, location_kind
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import CLIENT, TOOL_SEARCH, Globs, PlacedRule, Toolset

@@ -15,7 +15,7 @@ from framework.config.settings import Settings, ToolSettings, variable_name
 from framework.config.snapshot import Snapshot
 from framework.config.yaml.document import Document, DocumentError, KeyPath
 from framework.config.yaml.parse import expand, get_dotted, merge_valid
-from framework.telemetry.content import content_mode
+from framework.telemetry.spans import content_mode
 from framework.types.budget import SharedBudget
 from framework.types.errors import ConfigError
 from framework.types.http import HttpLimits

@@ -23,9 +23,8 @@ from framework.config.agents.skills import denying_skill_rule
 from framework.config.overlay import SETTINGS_FILE
 from framework.llm.client import ModelInfo
 from framework.tools.builtin.notes import MEMORY_WRITERS
-from framework.tools.conditions import WORKING_FOLDER, rule_matches
+from framework.tools.conditions import WORKING_FOLDER, paths_below_base, rule_matches
 from framework.tools.files import BaseFolder
-from framework.tools.locations import paths_below_base
 from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Tool
 from framework.tools.toolset import TOOL_SEARCH

@@ -38,9 +38,8 @@ from framework.llm.message_shape import RequestCache, ToolsetCache, message_toke
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client, environment_of
 from framework.store.types import RunQuery
 from framework.telemetry import names
-from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
-from framework.telemetry.spans import NOOP_SPAN, OpenInferenceKind, Spans, TraceSpan
+from framework.telemetry.spans import NOOP_SPAN, Content, OpenInferenceKind, Spans, TraceSpan
 from framework.tools.declaration import Extension, RateLimit
 from framework.tools.files import BaseFolder
 from framework.tools.threads import ToolThreads

@@ -11,7 +11,7 @@ In reading order; each module imports only from those below it:
     launcher        Starts each root run in its own task, renews its lease, drives it to its end.
     project         Loads a project: its settings, tools and agents, and the gates of a reload.
     request         A caller's request: message, options, decisions and identity, and its form in the queue.
-    background      Work on runs that nobody awaits, and the slots that limit how many runs are executed.
+    background      Work on runs that nobody awaits, slots for runs, and the source that delivers queued runs.
     suggestions     Turns past decisions into rules.
     agent_policy    What an agent may do: its tools with the policy's verdicts, its limits and its prompt.
 """

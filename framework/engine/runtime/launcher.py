@@ -49,9 +49,8 @@ from framework.store.types import (
     UnstoredRecord,
     database_paths,
 )
-from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
-from framework.telemetry.spans import Spans, log_as_run
+from framework.telemetry.spans import Content, Spans, log_as_run
 from framework.tools.a2a import A2aSource
 from framework.tools.threads import ToolThreads
 from framework.types.errors import StoreError

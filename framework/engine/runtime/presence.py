@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from framework.config.agents.compile import missing_tools
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.runtime.background import essential, is_passing
+from framework.engine.runtime.background import WorkSource, essential, is_passing
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.work_source import WorkSource
 from framework.types.errors import AgentBroken, AgentNotFound, AgentsdError, ConfigError, StoreError
 from framework.types.extras import installed_version
 from framework.types.fleet import ProcessDetails

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
+from framework.engine.runtime.background import BackgroundWork, WorkerSlots, WorkSource, limits_of
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.presence import RunReleaser
 from framework.engine.runtime.request import (
@@ -33,15 +33,13 @@ from framework.engine.runtime.request import (
 )
 from framework.engine.runtime.resume import RunResumer
 from framework.engine.runtime.start import NewRun, RunStarter
-from framework.engine.work_source import WorkSource
 from framework.store.types import MISSED, Signal
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import apply_trace_context, current_trace_context
 from framework.types.errors import AgentsdError, ConversationBusy, QueueFull, RunBlocked, RunSuspended, StoreError
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo
-from framework.types.run_request import IdempotencyKey, QueuePlace, RunRequest
-from framework.types.state import RunResult
+from framework.types.state import IdempotencyKey, QueuePlace, RunRequest, RunResult
 
 if TYPE_CHECKING:
     from framework.store.store import Store

@@ -29,9 +29,21 @@ from framework.types.flat_schema import ANY_OBJECT
 from framework.types.grant import Remember
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, MessagePart, TextPart, file_size
 from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, ToolDefinition, is_unicode
-from framework.types.run_request import MAX_PRIORITY, QUEUE_NAME, QueuePlace, RunRequest
 from framework.types.spec import Limits, ModelSettings
-from framework.types.state import Approve, ClientTools, Confirmation, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import (
+    MAX_PRIORITY,
+    QUEUE_NAME,
+    Approve,
+    ClientTools,
+    Confirmation,
+    Decision,
+    Edit,
+    QueuePlace,
+    Reject,
+    Respond,
+    RunRequest,
+    RunState,
+)
 from framework.types.strict_json import MAX_JSON_DEPTH, read_json
 from framework.types.text import InputText, did_you_mean, fix_surrogates
 

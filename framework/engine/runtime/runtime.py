@@ -18,7 +18,7 @@ from framework.config.watch import Watcher, watching
 from framework.engine.context.events import RunStream
 from framework.engine.plan.executor import EXECUTORS
 from framework.engine.run_report import limit_error
-from framework.engine.runtime.background import BackgroundWork, WorkerSlots
+from framework.engine.runtime.background import BackgroundWork, EmbeddedSource, WorkerSlots, WorkSource
 from framework.engine.runtime.follow import RunFollowers
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.presence import Presence, RunReleaser
@@ -36,7 +36,6 @@ from framework.engine.runtime.start import (
     load_todo,
     replace_todo,
 )
-from framework.engine.work_source import EmbeddedSource, WorkSource
 from framework.llm.client import ModelClient
 from framework.store.types import Conversation, RunInfo
 from framework.store.url import MEMORY_URL, memory_store, open_store
@@ -51,8 +50,7 @@ from framework.types.media import MediaPart
 from framework.types.messages import ToolResult
 from framework.types.plan import TodoItem
 from framework.types.report import Status
-from framework.types.run_request import IdempotencyKey, QueuePlace
-from framework.types.state import Confirmation, Decision, OutputT, RunResult
+from framework.types.state import Confirmation, Decision, IdempotencyKey, OutputT, QueuePlace, RunResult
 
 if TYPE_CHECKING:
     from framework.store.store import Store

@@ -25,9 +25,8 @@ from framework.config.yaml.rule_edits import NotEditable, RuleEdit, edit_rules
 from framework.engine.context.policy import agent_verdict
 from framework.engine.tool_call.call import explain_call
 from framework.store.types import DecidedCall, DecidedCalls
-from framework.tools.conditions import condition_matches, rule_matches, yaml_text
+from framework.tools.conditions import condition_matches, location_kind, rule_matches, yaml_text
 from framework.tools.files import BaseFolder
-from framework.tools.locations import location_kind
 from framework.tools.tool import Tool
 from framework.types.frozen import Frozen
 from framework.types.spec import RISKS, Rule, is_glob

@@ -54,9 +54,8 @@ from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
 from framework.tools.builtin.notes import TODO
-from framework.tools.conditions import policy_views
+from framework.tools.conditions import canonical_arguments, policy_views, require_canonical
 from framework.tools.files import BaseFolder
-from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.plugins.loader import place_of_error
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.schema.json_schema import RepairedArguments, repair_arguments

@@ -13,8 +13,8 @@ import pytest
 from examples.scale_demo.postgres import Server, new_database, server
 from framework import Runtime, events
 from framework.engine.runtime import follow
-from framework.engine.work_source import EmbeddedSource
-from framework.store import signals
+from framework.engine.runtime.background import EmbeddedSource
+from framework.store import processes as signals
 from framework.store.store import Store
 from framework.store.types import MISSED, Signal
 from framework.testing import ScriptedModel, calls

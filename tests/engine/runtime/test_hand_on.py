@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from framework import RunSuspended, Runtime
+from framework.engine.runtime.background import EmbeddedSource
 from framework.engine.runtime.presence import RunReleaser
-from framework.engine.work_source import EmbeddedSource
 from framework.store.store import Store
 from framework.store.types import RunQuery, RunRecord
 from framework.store.views import read_fleet

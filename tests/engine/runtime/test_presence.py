@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from framework import Runtime, StoreError
-from framework.engine.work_source import EmbeddedSource
+from framework.engine.runtime.background import EmbeddedSource
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import WorkScope

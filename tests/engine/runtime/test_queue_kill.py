@@ -17,7 +17,7 @@ import pytest
 from framework.store.store import Store
 from framework.store.types import RunInfo
 from framework.types.messages import Message
-from framework.types.run_request import RunRequest
+from framework.types.state import RunRequest
 from tests.support import queue_workers
 from tests.support.cases import FACTOR
 from tests.support.forks import FORKS

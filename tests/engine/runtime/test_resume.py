@@ -30,8 +30,8 @@ from framework import (
     ToolContext,
     tool,
 )
+from framework.engine.runtime.background import EmbeddedSource
 from framework.engine.runtime.resume import RunResumer
-from framework.engine.work_source import EmbeddedSource
 from framework.store.store import Store
 from framework.store.types import RunInfo, RunQuery
 from framework.testing import ScriptedModel, Turn, calls

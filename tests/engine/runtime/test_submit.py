@@ -17,7 +17,7 @@ from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import IdempotencyConflict, QueueFull
 from framework.types.messages import Message
-from framework.types.run_request import IdempotencyKey, RunRequest
+from framework.types.state import IdempotencyKey, RunRequest
 from tests.support.media import png
 from tests.support.projects import agent, write
 from tests.support.submitted_runs import PATIENCE, Gate, opened, project, statuses

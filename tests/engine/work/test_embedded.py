@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework import Approve, RequestError, Runtime, Tool, events, tool
-from framework.engine.work_source import EmbeddedSource
+from framework.engine.runtime.background import EmbeddedSource
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.submitted_runs import Gate, opened, project, statuses

@@ -14,7 +14,7 @@ import pytest
 
 from examples.scale_demo.postgres import new_database
 from framework.engine.procrastinate import MAX_QUEUE_BYTES, ProcrastinateSource, job_queue
-from framework.engine.work_source import PeriodicJob
+from framework.engine.runtime.background import PeriodicJob
 from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 from framework.testing import ScriptedModel
 from framework.types.errors import StoreError
