@@ -116,7 +116,7 @@ _LOGIN_COLUMNS = ("server", "tenant", "user", "login", "scopes", "expires", "iss
 @tenant_option("The tenant of the user.")
 @PROJECT_OPTION
 def login(server: str, user: str | None, tenant: str | None, project: str) -> int:
-    """Log in at SERVER, an MCP server with `auth`: prints the address to open in a browser of this machine."""
+    """Log in at SERVER, an MCP server or API with `auth`: prints the address to open in a browser of this machine."""
     stored = asyncio.run(_login(project, server, user, tenant))
     click.echo(f"logged in at {server} ({stored.issuer})")
     return 0

@@ -22,7 +22,7 @@ from framework.server.openapi import ResponseModel
 from framework.server.request_handling import verbatim_response, with_security_headers
 from framework.server.run_schemas import Id
 from framework.store.types import RunInfo, RunQuery
-from framework.tools.logins import Account, account_at
+from framework.tools.logins import Account, account_at, login_name
 from framework.types.errors import AgentsdError, RequestError, ToolError
 from framework.types.report import Status
 from framework.types.state import Approve
@@ -149,7 +149,7 @@ class Logins:
         owner = {"user": info.user, "tenant": info.tenant}
         try:
             pending = await self._runtime.pending(info.run_id, **owner)
-            waiting = [one for one in pending if one.kind == "login" and one.tool.startswith(f"mcp.{account.server}.")]
+            waiting = [one for one in pending if one.kind == "login" and login_name(one.tool) == account.server]
             if waiting:
                 decisions = {one.id: Approve() for one in waiting}
                 await self._runtime.decide(info.run_id, decisions, **owner, by=by, execute=True)
@@ -172,7 +172,7 @@ def add_login_routes(routes: APIRouter, public: APIRouter, runtime: Runtime) -> 
         server: Id,
         user: Annotated[Id | None, Query(description="Whose login it is, for a key without a user.")] = None,
     ) -> Response:
-        """Begin a login at an MCP server with `auth`; open the returned address in the same browser."""
+        """Begin a login at an MCP server or API with `auth`; open the returned address in the same browser."""
         identity = identity_of(request)
         callback = f"{str(request.base_url).rstrip('/')}{CALLBACK}"
         address, cookie, account = await logins.begin(identity, server, identity.user_of(user), callback)

@@ -120,7 +120,7 @@ class ConnectionPool:
             elif isinstance(config, A2aAgent):
                 source = A2aSource(short, config, self._changed)
             elif isinstance(config, OpenApi):
-                source = ApiSource(name, config, self._changed)
+                source = ApiSource(name, config, self._changed, self._logins)
             else:
                 source = SkillSource(short, config, self._changed)
         except ConfigError as error:

@@ -20,7 +20,7 @@ from framework.types.frozen import Frozen
 from framework.types.http import HttpLimits
 from framework.types.private_folder import make_private_folder, write_private_file
 from framework.types.text import did_you_mean
-from framework.types.tool_servers import McpServer, OAuth
+from framework.types.tool_servers import HttpTool, McpServer, OAuth, OpenApi
 
 LOGINS_FOLDER = ".agentsd/logins"
 """Folder of a project with its logins."""
@@ -159,14 +159,26 @@ def account_at(
     Raises:
         ToolError: there is no such server, or it needs no login.
     """
-    known = {
-        name.removeprefix("mcp."): config
-        for name, config in configs.items()
-        if isinstance(config, McpServer) and config.auth is not None
-    }
-    config = known.get(server)
-    if config is None or config.auth is None:
-        raise ToolError(f"there is no MCP server with `auth` named {server!r}{did_you_mean(server, list(known))}")
-    oauth = config.auth.oauth
+    known: dict[str, tuple[str, OAuth]] = {}
+    for name, config in configs.items():
+        if isinstance(config, McpServer | OpenApi | HttpTool) and config.auth and (oauth := config.auth.oauth):
+            known.setdefault(login_name(name), (_login_url(config), oauth))
+    if server not in known:
+        others = did_you_mean(server, list(known))
+        raise ToolError(f"there is no MCP server or API with `auth.oauth` named {server!r}{others}")
+    url, oauth = known[server]
     owner = (tenant, user) if oauth.per == "user" else (None, None)
-    return Account(server, str(config.url), *owner), oauth
+    return Account(server, url, *owner), oauth
+
+
+def login_name(tool: str) -> str:
+    """Return the name of the login of a tool or source: that of its MCP server or API, or the begin of its name."""
+    return tool.removeprefix("mcp.").partition(".")[0]
+
+
+def _login_url(config: McpServer | OpenApi | HttpTool) -> str:
+    """Return the URL that stands for a server in its logins; of an HTTP tool, that of its host."""
+    if isinstance(config, HttpTool):
+        scheme, _, rest = config.request[1].partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}"
+    return str(config.base_url if isinstance(config, OpenApi) else config.url)

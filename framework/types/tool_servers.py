@@ -189,17 +189,20 @@ class BasicAuth(Frozen):
 
 
 class ApiAuth(Frozen):
-    """How requests to an API are authenticated: one of two headers. Use `headers`, `query` or `cookies` for others."""
+    """How requests to an API are authenticated: one of three ways. Use `headers`, `query` or `cookies` for others."""
 
     bearer: SecretStr | None = None
     """Token sent as `Authorization: Bearer`."""
     basic: BasicAuth | None = None
     """Credentials sent as `Authorization: Basic`."""
+    oauth: OAuth | None = None
+    """Login with OAuth. A run that lacks it pauses until someone has logged in. HTTP tools whose names begin alike, and
+    that send requests to the same server, have one login."""
 
     @model_validator(mode="after")
     def _one_scheme(self) -> ApiAuth:
-        if (self.bearer is None) == (self.basic is None):
-            raise ValueError("write either `bearer` or `basic`")
+        if [self.bearer, self.basic, self.oauth].count(None) != 2:
+            raise ValueError("write one of `bearer`, `basic` and `oauth`")
         return self
 
 

@@ -26,6 +26,10 @@ from mcp.server.auth.provider import (
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 
 @dataclass
@@ -39,6 +43,8 @@ class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
     access: dict[str, AccessToken] = field(default_factory=dict)
     refresh: dict[str, RefreshToken] = field(default_factory=dict)
     renewals: int = 0
+    notes: int = 0
+    """Number of notes that `guarded_api` was sent."""
 
     def revoke(self) -> None:
         """End all logins."""
@@ -124,11 +130,38 @@ async def guarded_server(accounts: Accounts) -> AsyncIterator[str]:
         return str(token.subject if token else None)
 
     server.add_tool(whoami)
-    config = uvicorn.Config(server.streamable_http_app(), log_level="critical", timeout_graceful_shutdown=1)
-    running = uvicorn.Server(config)
+    async with _listening(server.streamable_http_app(), listening):
+        yield f"{base}/mcp"
+
+
+@asynccontextmanager
+async def guarded_api(accounts: Accounts) -> AsyncIterator[str]:
+    """Run an API on a server of its own, which does not describe itself; yield its URL.
+
+    `GET /v1/me` returns the user of the login, and `POST /v1/notes` adds one to `accounts.notes`.
+    """
+
+    async def answer(request: Request) -> Response:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        token = await accounts.load_access_token(given)
+        if token is None:
+            return Response(status_code=401, headers={"www-authenticate": 'Bearer error="invalid_token"'})
+        if request.method == "POST":
+            accounts.notes += 1
+        return JSONResponse({"user": token.subject, "token": given})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    routes = [Route("/v1/me", answer), Route("/v1/notes", answer, methods=["POST"])]
+    async with _listening(Starlette(routes=routes), listening):
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+
+
+@asynccontextmanager
+async def _listening(app: Starlette, listening: socket.socket) -> AsyncIterator[None]:
+    running = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
     task = asyncio.create_task(running.serve(sockets=[listening]))
     try:
-        yield f"{base}/mcp"
+        yield
     finally:
         running.should_exit = True
         await task

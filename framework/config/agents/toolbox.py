@@ -30,6 +30,7 @@ from framework.config.yaml.parse import (
 from framework.telemetry.redact import safe_traceback
 from framework.tools.connection_pool import ConnectionPool, PooledSource, SourceConfig
 from framework.tools.declaration import Extension
+from framework.tools.logins import LoginStore
 from framework.tools.openapi.operations import Fault
 from framework.tools.openapi.source import ApiSource, BuiltApi, build_api, build_http_tool
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader, is_plugin, plugin_files
@@ -157,7 +158,9 @@ def _read_file(path: str, content: bytes, before: _ReadFile | None) -> _ReadFile
 class SourceCache:
     """Reads the files when their bytes change. An invalid file keeps its last valid declarations."""
 
-    def __init__(self) -> None:
+    def __init__(self, logins: LoginStore | None = None) -> None:
+        """Create a cache; `logins` are those that tools use which the files describe."""
+        self._logins = logins
         self._read: dict[str, _ReadFile] = {}
         self._described: dict[str, DescribedTools] = {}
         self._builds = 0
@@ -211,7 +214,7 @@ class SourceCache:
                 before = self._described.get(name)
                 if before is None or before.made_from != (config, document):
                     self._builds += 1
-                    before = _describe(name, config, document, before, self._builds)
+                    before = _describe(name, config, document, before, self._builds, self._logins)
                 found[name] = before
                 if isinstance(config, OpenApi) and config.document in unreadable:  # the snapshot reports the reason
                     found[name] = replace(before, faults=())
@@ -219,17 +222,22 @@ class SourceCache:
 
 
 def _describe(
-    name: str, config: HttpTool | OpenApi, document: bytes | None, before: DescribedTools | None, number: int
+    name: str,
+    config: HttpTool | OpenApi,
+    document: bytes | None,
+    before: DescribedTools | None,
+    number: int,
+    logins: LoginStore | None,
 ) -> DescribedTools:
     """Build the tools of an entry. If its document cannot be used, those of its last good version remain."""
     made_from = (config, document)
     last_good = before.built if before and before.made_from[0] == config else BuiltApi()
     try:
         if isinstance(config, HttpTool):
-            return DescribedTools(made_from, number, BuiltApi((build_http_tool(name, config),)))
+            return DescribedTools(made_from, number, BuiltApi((build_http_tool(name, config, logins),)))
         if document is None:
             return DescribedTools(made_from, number, last_good, (Fault(f"there is no file {config.document}"),))
-        built = build_api(name, config, document, last_good)
+        built = build_api(name, config, document, last_good, logins)
     except ConfigError as error:
         return DescribedTools(made_from, number, last_good, (Fault(error.message),))
     except Exception as error:  # noqa: BLE001 - one document must not keep the others from being read
@@ -297,7 +305,7 @@ class ExternalTools:
     problems: tuple[Problem, ...] = ()
     not_contacted: frozenset[str] = frozenset()
     """Sources that were not contacted because connecting is turned off."""
-    configs: Mapping[str, SourceConfig] = field(default_factory=dict)
+    configs: Mapping[str, SourceConfig | HttpTool] = field(default_factory=dict)
     """Configurations of the declared sources, by name."""
 
     def missing_for(self, patterns: Iterable[str]) -> Iterator[str]:
@@ -355,7 +363,7 @@ async def discover(
             *_problems(files.declared, opened, rejected, changes),
         ),
         silent,
-        files.configs,
+        {name: one.config for name, one in files.declared.items()},
     )
 
 

@@ -46,6 +46,7 @@ from framework.config.templates.prompts import Prompts
 from framework.config.triggers import TriggerCache
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.child_processes import SHELL, why_unusable
+from framework.tools.logins import LoginStore
 from framework.tools.plugins.loader import Plugin, plugins_of
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
@@ -99,11 +100,12 @@ class GenerationBuilder:
         settings: SettingsFile,
         root: Path = Path(),
         skill_folders: Iterable[str] = (),
+        logins: LoginStore | None = None,
     ) -> None:
         self.skill_folders = tuple(skill_folders)
         self._skills, self._triggers = SkillCache(self.skill_folders), TriggerCache()
         self._plugins = PluginCache(tools, root)
-        self._models, self._settings, self._sources = models, settings, SourceCache()
+        self._models, self._settings, self._sources = models, settings, SourceCache(logins)
         self._link_context = LinkContext(Toolbox({}), Prompts({}), executors, frozenset(), PriceList("", None, {}, ()))
         self._templates: Mapping[str, str] = {}
         self._agent_files = _AgentFiles()

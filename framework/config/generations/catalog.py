@@ -156,13 +156,13 @@ class Catalog:
         """Errors and warnings of the files that were last read, even if they were rejected."""
         self._admission = Admission(settings.reload, gate, gate_start=gate_start)
         home = root.parent if self.is_single_file else root
+        self.logins = LoginStore(home / LOGINS_FOLDER, lambda: self.current.settings.tools.http)
         self._builder = GenerationBuilder(
-            tools, executors, models, SettingsFile(settings, fixed=fixed), home, settings.skills.folders
+            *(tools, executors, models, SettingsFile(settings, fixed=fixed), home, settings.skills.folders, self.logins)
         )
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._set_up_ahead: list[PluginLease] = []
         """Leases of plugins that were set up before their generation is published."""
-        self.logins = LoginStore(home / LOGINS_FOLDER, lambda: self.current.settings.tools.http)
         self._pool = ConnectionPool(self.request_refresh, self.logins) if connect else None
         self.contracts = Contracts(home / _CONTRACTS_FILE)
         self.hold: Hold | None = None

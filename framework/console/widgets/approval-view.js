@@ -83,7 +83,7 @@ export function loginButton({ kind, tool }, user) {
   const begin = async () => {
     fill(place, h("i.spin"));
     try {
-      const path = `/logins/${encodeURIComponent(tool.split(".")[1] ?? "")}`;
+      const path = `/logins/${encodeURIComponent(tool.replace(/^mcp\./, "").split(".")[0])}`;
       const { url, host } = await post(path, {}, { query: { user }, cookies: true }); // this browser ends the login
       const link = h("a", { href: url, target: "_blank", rel: "noopener" }, t("Log in at {host}", { host }));
       fill(place, /^https?:/.test(url) ? link : host);

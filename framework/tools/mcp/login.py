@@ -1,4 +1,4 @@
-"""Logins at MCP servers with OAuth: what is stored of them, and how they are obtained, renewed and used.
+"""Logins at MCP servers and APIs with OAuth: what is stored of them, and how they are obtained, renewed and used.
 
 The SDK's providers know the protocol. They are driven by hand, as HTTP libraries drive them: so every request to an
 authorization server, whose address a tool server names, passes the guarded client.
@@ -36,7 +36,15 @@ from mcp.shared.auth import (
 )
 from pydantic import SecretStr, ValidationError
 
-from framework.tools.http import HttpClient, WebUrl, ascii_url, is_address, is_allowed_address, parse_http_url
+from framework.tools.http import (
+    HttpClient,
+    HttpReply,
+    WebUrl,
+    ascii_url,
+    is_address,
+    is_allowed_address,
+    parse_http_url,
+)
 from framework.tools.logins import Account, LoginStore, StoredLogin
 from framework.tools.tool import Inquiry, ToolContext
 from framework.types.errors import ToolError
@@ -53,6 +61,7 @@ _REFUSALS = {400, 401, 403}
 _MAX_LOGINS = 5
 """How often one call may wait for a login."""
 _SENT_HEADERS = ("accept", "authorization", "content-type", "mcp-protocol-version")
+_RESOURCE_METADATA = "/.well-known/oauth-protected-resource"
 _PROTOCOL = {"mcp-protocol-version": "2025-11-25"}
 
 
@@ -315,6 +324,9 @@ class Login:
         body = await request.aread()
         reply = await self._client(url).request(request.method, url, headers=headers, body=body or None, follow=False)
         self._last_status = reply.status
+        if reply.status == 404 and url.target == _RESOURCE_METADATA and self.config.issuer:
+            found = {"resource": self.account.url, "authorization_servers": [self.config.issuer]}
+            return httpx2.Response(200, json=found, request=request)  # most APIs do not describe themselves
         kept = {name: value for name, value in reply.headers.items() if name in ("content-type", "location")}
         return httpx2.Response(reply.status, headers=kept, content=reply.body, request=request)
 
@@ -443,6 +455,40 @@ def _is_challenge(response: httpx2.Response) -> bool:
 
 def _plain(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret is not None else None
+
+
+async def send_logged_in(
+    login: Login, send: Callable[[str | None], Awaitable[HttpReply]], context: ToolContext
+) -> HttpReply:
+    """Send a request of a tool call with the token of a login, once more with a new one if the server refuses it.
+
+    A refused request had no effect. If only a person can log in, the run pauses.
+
+    Args:
+        login: the login.
+        send: sends the request with a token, or without one.
+        context: the context of the call.
+
+    Raises:
+        ToolError: the request or the login failed.
+    """
+    await wait_for_login(login, context)
+    token = await login.token()
+    reply = await send(token)
+    if not _is_refusal(reply):
+        return reply
+    login.note_challenge(reply.headers.get("www-authenticate", ""))
+    fresh = await login.token(token) if login.is_automatic or (token and reply.status == 401) else None
+    if fresh:
+        reply = await send(fresh)
+    if _is_refusal(reply) and not login.is_automatic:
+        await ask_for_login(login, context)
+    return reply
+
+
+def _is_refusal(reply: HttpReply) -> bool:
+    challenge = httpx2.Response(reply.status, headers={"www-authenticate": reply.headers.get("www-authenticate", "")})
+    return _is_challenge(challenge)
 
 
 async def wait_for_login(login: Login, context: ToolContext) -> None:

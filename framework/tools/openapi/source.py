@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from framework.tools.http import (
     refuse_ambiguous_path,
     validate_headers,
 )
+from framework.tools.logins import Account, LoginStore
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES, ApiDocumentError, read_api_document
 from framework.tools.openapi.operations import (
     MAX_FAULTS,
@@ -48,7 +49,7 @@ from framework.types.redact import MASK
 from framework.types.spec import Risk
 from framework.types.strict_json import bytes_digest, read_json
 from framework.types.text import shorten
-from framework.types.tool_servers import ApiAuth, HttpTool, OpenApi
+from framework.types.tool_servers import ApiAuth, HttpTool, OAuth, OpenApi
 
 _RISKS: Mapping[Method, Risk] = {"GET": "low", "HEAD": "low", "DELETE": "high"}
 _IDEMPOTENT: tuple[Method, ...] = ("GET", "HEAD", "PUT", "DELETE")
@@ -71,13 +72,23 @@ class ApiError(ToolError):
 class ApiServer:
     """Sends the requests of one API, with what its entry adds to each."""
 
-    def __init__(self, base_url: str, entry: OpenApi | HttpTool, paths: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        entry: OpenApi | HttpTool,
+        paths: Iterable[tuple[str, str]] = (),
+        *,
+        name: str = "",
+        logins: LoginStore | None = None,
+    ) -> None:
         """Check an entry.
 
         Args:
             base_url: URL that the paths of operations follow.
             entry: the entry of the API or tool.
             paths: method and path of every known operation.
+            name: what the names of its tools begin with, which is the name of its login.
+            logins: the logins of the project; without them, requests that need one fail.
 
         Raises:
             ConfigError: the URL, a header or a cookie is invalid.
@@ -95,6 +106,8 @@ class ApiServer:
         given = [*self._headers.values(), *self._query.values(), *_secrets(entry)]
         self._secrets = sorted({text for text in given if len(text) >= _MIN_SECRET_CHARS}, key=len, reverse=True)
         self._paths = tuple(paths)
+        self._oauth = entry.auth.oauth if entry.auth else None
+        self._name, self._login_url, self._logins = name, base_url, logins
 
     async def call(self, operation: Operation, arguments: dict[str, Any], context: ToolContext) -> HttpReply:
         """Send the request of a call; raise ToolError if it cannot be sent or has no response."""
@@ -106,18 +119,33 @@ class ApiServer:
         headers |= self._headers
         if body is not None:
             headers["content-type"] = content_type
-        follow = operation.method in _SAFE
-        reply = await request_in_span(
-            self._client,
-            context,
-            operation.method,
-            url,
-            headers=headers,
-            body=body,
-            follow=follow,
-            template=operation.path,
-        )
-        return self._masked(reply)
+
+        async def send(token: str | None) -> HttpReply:
+            reply = await request_in_span(
+                self._client,
+                context,
+                operation.method,
+                url,
+                headers=headers | ({"authorization": f"Bearer {token}"} if token else {}),
+                body=body,
+                follow=operation.method in _SAFE,
+                template=operation.path,
+            )
+            return self._masked(reply, *([token] if token else []))
+
+        return await (send(None) if self._oauth is None else self._logged_in(self._oauth, send, context))
+
+    async def _logged_in(
+        self, oauth: OAuth, send: Callable[[str | None], Awaitable[HttpReply]], context: ToolContext
+    ) -> HttpReply:
+        """Send a request with the login of the run; pause the run if the API refuses it and a person must log in."""
+        from framework.tools.mcp.login import Login, send_logged_in
+
+        if self._logins is None:
+            raise ToolError(f"{self._name} needs a login, and there is no folder for logins")
+        owner = (context.tenant, context.user) if oauth.per == "user" else (None, None)
+        login = Login(self._logins, Account(self._name, self._login_url, *owner), oauth)
+        return await send_logged_in(login, send, context)
 
     def url(self, operation: Operation, arguments: Mapping[str, Any]) -> WebUrl:
         """Return the URL of a call; raise ToolError for arguments that could reach another operation."""
@@ -144,9 +172,9 @@ class ApiServer:
             if method == operation.method and other != operation.path and _has_form(path, other.split("/")):
                 raise ToolError(f"a value for the path must not contain '/': the URL would be one of {method} {other}")
 
-    def _masked(self, reply: HttpReply) -> HttpReply:
+    def _masked(self, reply: HttpReply, *tokens: str) -> HttpReply:
         body = reply.body
-        for secret in self._secrets:
+        for secret in (*tokens, *self._secrets):
             body = body.replace(secret.encode(), MASK.encode())
         return reply if body == reply.body else replace(reply, body=body)
 
@@ -168,7 +196,8 @@ def _fixed_headers(entry: OpenApi | HttpTool) -> dict[str, str]:
     if entry.auth:
         if "authorization" in headers:
             raise ConfigError("write either `auth` or the header authorization")
-        headers["authorization"] = _authorization(entry.auth)
+        if entry.auth.oauth is None:
+            headers["authorization"] = _authorization(entry.auth)
     if entry.cookies:
         headers["cookie"] = "; ".join(f"{name}={value.get_secret_value()}" for name, value in entry.cookies.items())
     try:
@@ -249,7 +278,9 @@ class BuiltApi:
     """Whether the document and the entry are valid, so that a fault concerns a single operation."""
 
 
-def build_api(name: str, api: OpenApi, source: bytes, before: BuiltApi | None = None) -> BuiltApi:
+def build_api(
+    name: str, api: OpenApi, source: bytes, before: BuiltApi | None = None, logins: LoginStore | None = None
+) -> BuiltApi:
     """Build the tools of an API. A fault that has no line concerns the entry.
 
     Args:
@@ -257,6 +288,7 @@ def build_api(name: str, api: OpenApi, source: bytes, before: BuiltApi | None = 
         api: its entry.
         source: its document.
         before: what was built of an earlier version of the document. Tools that are equal remain the same objects.
+        logins: the logins of the project.
     """
     try:
         document = read_api_document(source)
@@ -264,7 +296,7 @@ def build_api(name: str, api: OpenApi, source: bytes, before: BuiltApi | None = 
     except ApiDocumentError as error:
         return BuiltApi(faults=(Fault(error.message, error.line or 1),), is_usable=False)
     try:
-        server = ApiServer(api.base_url, api, read.paths)
+        server = ApiServer(api.base_url, api, read.paths, name=name, logins=logins)
     except ConfigError as error:
         return BuiltApi(faults=(Fault(error.message),), is_usable=False)
     tools, faults, operations = dict[str, Tool](), list(read.faults), dict[str, Operation]()
@@ -346,15 +378,15 @@ async def _call(
     return await asyncio.to_thread(evaluate_jmespath, result, json.dumps(found))
 
 
-def build_http_tool(name: str, entry: HttpTool) -> Tool:
-    """Build the tool of one entry of `http_tools`; raise ConfigError if it is invalid."""
+def build_http_tool(name: str, entry: HttpTool, logins: LoginStore | None = None) -> Tool:
+    """Build the tool of one entry of `http_tools`, with the project's logins; raise ConfigError if it is invalid."""
     method, url = entry.request
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     if entry.result:
         check_jmespath(entry.result)
     operation = _http_operation(name, entry, method, "/" + path.partition("#")[0])
-    server = ApiServer(f"{scheme}://{host}", entry, [])
+    server = ApiServer(f"{scheme}://{host}", entry, name=name.partition(".")[0], logins=logins)
     properties = operation.schema["properties"].items()
     defaults = {key: declared["default"] for key, declared in properties if "default" in declared}
     call = partial(_call, server, operation, result=entry.result, defaults=defaults)
@@ -397,7 +429,13 @@ class ApiSource:
     """An API whose document has a URL, as a source of tools. The document is requested again from time to time."""
 
     def __init__(
-        self, name: str, api: OpenApi, changed: OnChange, *, first_retry: float = _FIRST_RETRY_SECONDS
+        self,
+        name: str,
+        api: OpenApi,
+        changed: OnChange,
+        logins: LoginStore | None = None,
+        *,
+        first_retry: float = _FIRST_RETRY_SECONDS,
     ) -> None:
         """Create a source; `start` requests the document.
 
@@ -405,6 +443,7 @@ class ApiSource:
             name: name of the API.
             api: its entry.
             changed: called whenever the tools or faults change.
+            logins: the logins of the project.
             first_retry: seconds before the first retry of a request that failed. The delay doubles, up to a minute.
 
         Raises:
@@ -416,7 +455,7 @@ class ApiSource:
         except UrlRefused as error:
             raise ConfigError(error.message) from None
         self.name = name
-        self._api, self._changed, self._first_retry = api, changed, first_retry
+        self._api, self._changed, self._logins, self._first_retry = api, changed, logins, first_retry
         self._client = HttpClient.to(self._url, timeout=_DOCUMENT_TIMEOUT, max_bytes=MAX_API_DOCUMENT_BYTES)
         self._source = b""
         self._built = BuiltApi()
@@ -480,7 +519,7 @@ class ApiSource:
             return False
         self._fault = ""
         if reply.body != self._source:
-            built = await asyncio.to_thread(build_api, self.name, self._api, reply.body, self._built)
+            built = await asyncio.to_thread(build_api, self.name, self._api, reply.body, self._built, self._logins)
             if not built.is_usable and self._built.operations:  # the last good document applies
                 self._fault = built.faults[0].message
                 return False

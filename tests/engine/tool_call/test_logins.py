@@ -27,7 +27,7 @@ from framework.types.tool_servers import OAuth
 from tests.support.cases import FACTOR
 from tests.support.commands import agentsd
 from tests.support.forks import FORKS
-from tests.support.mcp_oauth import Accounts, browse, guarded_server
+from tests.support.mcp_oauth import Accounts, browse, guarded_api, guarded_server
 from tests.support.projects import agent, write
 
 REDIRECT = "http://127.0.0.1:8976/callback"
@@ -214,7 +214,7 @@ def test_a_login_is_never_used_for_another_account(tmp_path: Path) -> None:
 
 
 def test_a_server_without_login_has_no_account() -> None:
-    with pytest.raises(ToolError, match="there is no MCP server with `auth` named 'air'"):
+    with pytest.raises(ToolError, match=r"there is no MCP server or API with `auth\.oauth` named 'air'"):
         account_at({}, "air", None, None)
 
 
@@ -243,6 +243,64 @@ def test_the_commands_log_in_show_and_log_out(tmp_path: Path) -> None:
             listed = await asyncio.to_thread(agentsd, "tools", "list", cwd=root)
             assert "it needs a login: run `agentsd tools login air`" in listed.stderr
             unknown = await asyncio.to_thread(agentsd, "tools", "login", "fog", cwd=root)
-            assert "there is no MCP server with `auth` named 'fog'" in unknown.stderr
+            assert "there is no MCP server or API with `auth.oauth` named 'fog'" in unknown.stderr
+
+    asyncio.run(main())
+
+
+API = """
+openapi: 3.1.0
+info: {title: t, version: '1'}
+paths:
+  /me: {get: {operationId: me, responses: {'200': {description: ok}}}}
+  /notes: {post: {operationId: note, responses: {'200': {description: ok}}}}
+"""
+
+
+def test_apis_and_http_tools_pause_for_a_login_and_continue_after_it(tmp_path: Path) -> None:
+    """Both entries name a server that does not describe itself: the file names the one that issues tokens."""
+
+    def calling(request: ModelRequest) -> Turn:
+        last = request.messages[-1]
+        return calls((last.content, {})) if last.role == "user" else last.content
+
+    async def main() -> None:
+        accounts = Accounts()
+        async with guarded_server(accounts) as issuer, guarded_api(accounts) as api:
+            oauth = f"{{oauth: {{per: user, scopes: [read], issuer: '{issuer.removesuffix('/mcp')}'}}}}"
+            entries = (
+                f"version: 1\nopenapi:\n  crm: {{document: openapi/crm.yaml, base_url: '{api}', auth: {oauth}}}\n"
+                f"http_tools:\n  desk.me: {{get: '{api}/me', auth: {oauth}}}\n"
+                f"  desk.note: {{post: '{api}/notes', auth: {oauth}}}\n"
+            )
+            files = {"plugins/api.yaml": entries, "openapi/crm.yaml": API, "agents.d/a.yaml": agent("a")}
+            root = write(tmp_path, files)
+            store = await Store.open(f"sqlite:///{root / 'runs.db'}", root)
+            models = {"scripted": ScriptedModel(script=calling)}
+            for name, tools in {"crm": ("crm.me", "crm.note"), "desk": ("desk.me", "desk.note")}.items():
+                async with Runtime.open(root, store=store, models=models, watch=False) as runtime:
+                    paused = await runtime.run(tools[1], user="ann")
+                    assert paused.status == "paused", (paused.output, runtime.catalog.problems)
+                    (asked,) = paused.pending
+                    account, config = account_at(runtime.catalog.current.external.configs, name, None, "ann")
+                assert (asked.kind, asked.rule) == ("login", f"{name} needs a login")
+                assert asked.description == f"log in with: agentsd tools login {name} --user ann"
+                begun = BegunLogin(Login(logins(root), account, config), REDIRECT)
+                begun.answer(await browse(await begun.address()))
+                assert (await begun.finish(10)).tokens
+                async with Runtime.open(root, store=store, models=models, watch=False) as runtime:
+                    assert (
+                        await runtime.resume(paused.run_id, {asked.id: Approve()}, user="ann")
+                    ).status == "completed"
+                    said = json.loads((await runtime.run(tools[0], user="ann")).output)
+                    assert said["user"] == "ann"
+                    assert said["token"] not in accounts.access, "tokens in responses are masked"
+                    assert (await runtime.run(tools[0], user="bob")).status == "paused", "a login is one user's"
+                    accounts.access.clear()  # tokens end early: they are renewed
+                    assert (await runtime.run(tools[1], user="ann")).status == "completed"
+                    accounts.revoke()
+                    assert (await runtime.run(tools[0], user="ann")).pending[0].kind == "login"
+            assert accounts.notes == 4, "each note was sent once"
+            await store.close()
 
     asyncio.run(main())
