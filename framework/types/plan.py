@@ -227,11 +227,18 @@ class Plan(Frozen):
         return [other for other in self.steps if other.id in own]
 
     def with_items(self, step: PlanStep, items: Sequence[PlanStep]) -> Plan:
-        """Return the plan with the steps of a loop's items before the loop, which ends when they have ended."""
+        """Return the plan with the steps of a loop's items before the loop, which ends when they have ended.
+
+        An approval of the plan covers them: it included the loop.
+        """
         after = (*step.depends_on, *(item.id for item in items))
         loop = step.model_copy(update={"depends_on": after})
         steps = (new for s in self.steps for new in ((*items, loop) if s.id == step.id else (s,)))
-        return self.model_copy(update={"steps": tuple(steps)})
+        scope = self.envelope
+        if scope is not None:
+            free = scope.free + (len(items) if step.tool is None else 0)
+            scope = scope.model_copy(update={"steps": scope.steps + len(items), "free": free})
+        return self.model_copy(update={"steps": tuple(steps), "envelope": scope})
 
     def with_settled(self, step_ids: Collection[str]) -> Plan:
         """Return the plan with these failed steps settled, so that they are not revised again."""

@@ -360,7 +360,7 @@ def preflight(run: RunContext, plan: Plan, settings: PlanSettings) -> Preflight:
         return Preflight(findings=findings, estimate=Estimate(tool_calls=0, model_calls=0, tokens=0))
     expected = _estimate(run, plan)
     graph = (finding for _, finding in graph_findings(plan, remaining))
-    findings = (*graph, *_budget_findings(run, expected))
+    findings = (*graph, *_budget_findings(run, remaining, expected))
     return Preflight(steps=tuple(_check(run, plan, step) for step in remaining), findings=findings, estimate=expected)
 
 
@@ -391,20 +391,20 @@ def _size_findings(plan: Plan, remaining: list[PlanStep], settings: PlanSettings
             yield f"{what} is empty" if not text.strip() else f"{what} is longer than {_MAX_TEXT_CHARS} characters"
 
 
-def _budget_findings(run: RunContext, expected: Estimate) -> Iterator[str]:
+def _budget_findings(run: RunContext, steps: list[PlanStep], expected: Estimate) -> Iterator[str]:
     """Yield limits that the plan exceeds even if every step succeeds."""
     limits, state = run.budget.limits, run.state
     if limits.max_tool_calls is not None and expected.tool_calls > limits.max_tool_calls - state.tool_calls:
         remaining = limits.max_tool_calls - state.tool_calls
         yield f"it needs {expected.tool_calls} tool calls; max_tool_calls allows {remaining} more"
-    goals = expected.model_calls - 1
-    if goals > 0 and limits.max_steps is not None and expected.model_calls > limits.max_steps - state.steps:
+    goals = sum(step.tool is None for step in steps)
+    if goals and limits.max_steps is not None and expected.model_calls > limits.max_steps - state.steps:
         remaining = max(0, limits.max_steps - state.steps)
         yield f"it has {goals} steps without a tool; max_steps allows {remaining} more model calls"
 
 
 def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
-    findings = list(_reference_findings(plan, step))
+    findings = list(_reference_findings(run, plan, step))
     waits_for = tuple(dict.fromkeys(reference.step for reference in references(step.parameters) if reference.step))
     if step.tool is None:
         findings += _goal_findings(run, plan, step)
@@ -449,15 +449,18 @@ def _type_risks(run: RunContext, plan: Plan, tool: Tool, step: PlanStep) -> Iter
             yield f"{place}: the step fails unless {value} is {' or '.join(sorted(types))}"
 
 
-def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
+def _reference_findings(run: RunContext, plan: Plan, step: PlanStep) -> Iterator[str]:
     yield from invalid_references(step.parameters)
     needed = plan.dependencies_of(step.id)
     known = {other.id for other in plan.steps}
     for reference in dict.fromkeys(_all_references(step)):
         name = reference.step
-        if reference.input or (reference.is_item and step.for_each):
+        if reference.input in run.state.inputs or (reference.is_item and step.for_each):
             continue
-        if reference.is_item:
+        if reference.input:
+            meant = did_you_mean(reference.input, sorted(run.state.inputs))
+            yield f"its parameters refer to the input {reference.input!r}, which the run does not have{meant}"
+        elif reference.is_item:
             yield "its parameters refer to the item of a loop, and it has no for_each"
         elif name not in known:
             yield f"its parameters refer to step {name!r}, which does not exist{did_you_mean(name, sorted(known))}"
@@ -490,7 +493,7 @@ def _goal_findings(run: RunContext, plan: Plan, step: PlanStep) -> Iterator[str]
 
 def _estimate(run: RunContext, plan: Plan) -> Estimate:
     """Estimate the cost of the remaining steps, if each succeeds and each goal takes one turn."""
-    remaining = [step for step in plan.steps if step.status in ("open", "running")]
+    remaining = [step for step in plan.steps if step.status in ("open", "running") and not plan.items_of(step)]
     goals = sum(step.tool is None for step in remaining)
     answers = 0 if plan.source and not plan.answer_goal else 1
     preamble = preamble_messages(run)

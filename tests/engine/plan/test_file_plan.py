@@ -391,3 +391,45 @@ def _line(arguments: dict[str, Any]) -> str:
     if "order" in arguments:
         return f"lookup {arguments['order']}"
     return " ".join(filter(None, ("mail", arguments["to"], arguments.get("text"))))
+
+
+def test_an_approved_plan_covers_the_items_of_its_loops_when_a_step_is_retried(tmp_path: Path) -> None:
+    office = Office(names=("ann", "bob", "eve"), failing="bob")
+    plan = "approval: always\n  step_retries: 0\n  on_failure: ask"
+    result, _, _ = follow(
+        project(tmp_path, plan=plan), office, decide={"plan": Approve(), "mail": Respond(text="skip")}
+    )
+    assert step_statuses(result)["mails"] == "skipped"
+    office = Office(names=("ann", "bob", "eve"), failing="bob")
+    asked: list[str] = []
+
+    async def main() -> RunResult:
+        options: dict[str, Any] = {"tools": office.tools(), "models": {"scripted": ScriptedModel()}, "watch": False}
+        async with Runtime.open(project(tmp_path, plan=plan), **options) as runtime:
+            result = await runtime.run("do it", inputs={"order": "o1"})
+            while result.status == "paused":
+                asked.append(result.pending[0].kind)
+                is_plan = asked[-1] == "plan"
+                office.failing = office.failing if is_plan else ""
+                decision = Approve() if is_plan else Respond(text="retry")
+                result = await runtime.resume(result.run_id, {result.pending[0].id: decision})
+            return result
+
+    result = asyncio.run(main())
+    assert (result.status, asked) == ("completed", ["plan", "step"])
+    assert office.log.count("mail ann") == office.log.count("mail eve") == 1
+
+
+def test_limits_are_checked_before_the_first_step_and_before_the_first_item(tmp_path: Path) -> None:
+    goal = "\n  - {id: only, goal: think}\n  - {id: more, goal: think}\n"
+    result, _, model = follow(project(tmp_path, goal, runtime_policy="{max_steps: 1}"), Office())
+    assert result.error is not None
+    assert "it has 2 steps without a tool; max_steps allows 1 more model calls" in result.error.message
+    assert (result.finish_reason, model.requests) == ("step_failed", [])
+    free = "{risk_level: high, confirm: {from: never}, max_tool_calls: 6}"
+    assert follow(project(tmp_path, runtime_policy=free), Office(names=("a", "b", "c")))[0].status == "completed"
+    office, free = Office(names=("a", "b", "c")), free.replace("6", "5")
+    result, _, _ = follow(project(tmp_path, runtime_policy=free), office)
+    assert result.error is not None
+    assert "max_tool_calls allows 3 more" in result.error.message
+    assert office.log == ["lookup o1", "mail fraud 120"]
