@@ -21,6 +21,7 @@ WAITING, WAITING_TEST = "store/queue", "store/test_queue"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
 V1, V1_TEST = "server/openai/", "server/openai/test_exchange"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/planner", "engine/plan/test_preflight"
+FILE_PLAN_TEST = "engine/plan/test_file_plan"
 FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
 QUEUE, SUBMIT_TEST = "engine/runtime/queue", "engine/runtime/test_submit"
 PLACES = "engine/runtime/background"
@@ -170,6 +171,16 @@ MUTANTS = (
         "step.approved and not referring_parameters(step)",
         "step.approved",
         "engine/plan/test_step",
+    ),
+    Mutant("engine/plan/step", "if len(values) > step.max_items:", "if False:", FILE_PLAN_TEST),
+    Mutant("engine/plan/step", "    if doubt is not None:\n        raise doubt\n", "", FILE_PLAN_TEST),
+    Mutant("engine/plan/executor", "if source := current_plan(run).source:", "if (source := ''):", FILE_PLAN_TEST),
+    Mutant("engine/plan/planner", '"{" in text or "}" in text', "False", FILE_PLAN_TEST),
+    Mutant(
+        "config/agents/plan_steps",
+        "if rule_matches(rule.rule",
+        "if False and (rule.rule",
+        "config/agents/test_plan_steps",
     ),
     Mutant("engine/plan/executor", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),
     Mutant(FOLLOW, "if live.seq > self._last + 1 or not (live.seq or self._is_live):", "if False:", FOLLOW_TEST),
