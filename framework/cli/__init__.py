@@ -7,6 +7,7 @@ In reading order; each module imports only from those below it:
     chat_commands      The slash commands of a chat, and what a chat knows.
     transcripts        `agentsd conversations show`, `fork`, `export`, `import`, `delete`: one conversation.
     memory             `agentsd memory`: lists, shows and forgets the notes of agents.
+    test               `agentsd test`: runs the test cases of agents.
     runs               `agentsd runs` and `conversations`: lists and prunes; finds the other commands.
     triggers           `agentsd triggers`: lists, runs, pauses and resumes what starts runs by itself.
     policy             `agentsd policy suggest`: turns past decisions into rules.
@@ -19,7 +20,6 @@ In reading order; each module imports only from those below it:
     models             `agentsd models`: what is assumed of a model, and whether its server agrees.
     keys               `agentsd keys`: creates keys of the HTTP server.
     serve              `agentsd serve`, `worker`, `mcp`, `acp`: serve a project until a signal or the client ends it.
-    test               `agentsd test`: runs the test cases of agents.
     tools              `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents             `agentsd agents`, `templates`, `explain`: what a project's agents are and may do.
     grants             `agentsd grants`: the approvals that are remembered.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -87,10 +88,32 @@ def runs_list(
     A run is `queued` until a process starts it. If it waits for more than a free process, that is in parentheses. It is
     `orphaned` if its process ended before it: resume it with `agentsd runs resume`.
     """
+    query = run_query(statuses, agent, conversation, user, tenant, rated, limit)
+    found = asyncio.run(_runs(project, query))
+    if as_json:
+        click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
+    elif not found:
+        is_filtered = statuses or agent or conversation or user or tenant or rated
+        click.echo("no such runs are stored" if is_filtered else "no runs are stored")
+    else:
+        show_table(_COLUMNS, [_row(info) for info in found])
+    return 0
+
+
+def run_query(
+    statuses: tuple[str, ...],
+    agent: str | None,
+    conversation: str | None,
+    user: str | None,
+    tenant: str | None,
+    rated: RatingValue | None,
+    limit: int,
+) -> RunQuery:
+    """Return the query of the options of `agentsd runs list`."""
     wanted: set[Status] = {status for status in get_args(Status) if status in statuses}
     if "orphaned" in statuses:
         wanted.add("running")
-    query = RunQuery(
+    return RunQuery(
         statuses=wanted,
         agent=agent,
         conversation_id=conversation,
@@ -101,15 +124,16 @@ def runs_list(
         newest_first=True,
         limit=limit,
     )
-    found = asyncio.run(_runs(project, query))
-    if as_json:
-        click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
-    elif not found:
-        is_filtered = statuses or agent or conversation or user or tenant or rated
-        click.echo("no such runs are stored" if is_filtered else "no runs are stored")
-    else:
-        show_table(_COLUMNS, [_row(info) for info in found])
-    return 0
+
+
+def parse_run_query(text: str) -> RunQuery:
+    """Return the query that `agentsd runs list` would use with these options; raises click.UsageError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"--runs {text!r}: {error}") from None
+    params = runs_list.make_context("agentsd runs list", words).params
+    return run_query(**{name: value for name, value in params.items() if name not in ("project", "as_json")})
 
 
 async def _runs(project: str, query: RunQuery) -> Sequence[RunInfo]:

@@ -381,7 +381,8 @@ def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iter
     known = {span.span_id for span in spans}
     below: dict[str | None, list[SpanRecord]] = {}
     for span in sorted(spans, key=lambda span: span.start_ns):
-        below.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
+        is_later = names.EVALUATION_RESULT in {event.name for event in span.events}  # it is not part of the run's time
+        below.setdefault(span.parent_id if span.parent_id in known and not is_later else None, []).append(span)
     roots = below.get(None, [])
     rows = [row for root in roots for row in _rows(root, 0, root, below)]
     longest_notes = max((len(_notes(row.span)) for row in rows), default=0)
@@ -434,6 +435,10 @@ def _notes(span: SpanRecord) -> str:
     for name in (names.TOOL_OUTCOME, names.RUN_OUTCOME, names.PLAN_STEP_OUTCOME):
         if (outcome := attributes.get(name)) and outcome not in ("success", "done", span.error):
             notes.append(str(outcome))
+    for event in span.events:
+        if event.name == names.EVALUATION_RESULT:
+            result = event.attributes
+            notes.append(f"{result.get(names.EVALUATION_NAME)} {result.get(names.EVALUATION_LABEL)}")
     if span.error:
         notes.append(f"✗ {span.error}")
     return visible(", ".join(notes))

@@ -7,25 +7,31 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import click
 
 from framework.cli.init import EXAMPLE_CASES
-from framework.cli.location import Location, lenient_settings, locate, show_problem
+from framework.cli.location import Location, ago, lenient_settings, locate, open_project_store, show_problem
 from framework.cli.options import project_path
 from framework.cli.project import version_folder
+from framework.cli.runs import parse_run_query
 from framework.cli.terminal import prints_on_stderr, say
 from framework.cli.trace_export import trace_export
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES, is_case_file
 from framework.engine.context.run_context import ModelClients
+from framework.engine.run_report import build_result
 from framework.engine.runtime.runtime import Runtime
 from framework.evals.comparison import METHOD, Comparison, Pair, advice, compare_pairs, described, run_pairs
 from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates
+from framework.evals.scoring import Score, expectations, score_run
 from framework.evals.suite import PlacedCase, Suite, read_suite
+from framework.store.types import OPEN_STATUSES, RunInfo, RunQuery
+from framework.telemetry.spans import evaluation_span, record_evaluations
 from framework.types.errors import EXIT_NEGATIVE, ConfigError, RequestError
 from framework.types.problem import Problem
 from framework.types.text import did_you_mean
@@ -105,23 +111,36 @@ class _Options:
     show_default=True,
     help="With --against: confidence of the interval.",
 )
+@click.option(
+    "--runs",
+    "query",
+    metavar="QUERY",
+    help='Score stored runs instead: options of `agentsd runs list`, such as "-a support --rated down -n 100".',
+)
 @click.option("--otlp", metavar="URL", help="Send the traces of the runs, with their results, to this endpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(path: str, otlp: str | None, as_json: bool, **given: Any) -> int:
+def command(path: str, query: str | None, otlp: str | None, as_json: bool, **given: Any) -> int:
     """Run the cases of a project, of one agent file, or of one file of cases.
 
-    With --against, the same cases run on both versions. Exit codes: 0 all passed, or not worse; 1 some did not, worse,
-    cannot tell, or there are none.
+    With --against, the same cases run on both versions. With --runs, stored runs that have ended are checked against
+    the `expect` at the top of the case files, and the results are added to their traces. Exit codes: 0 all passed, or
+    not worse; 1 some did not, worse, cannot tell, or there are none.
     """
     location, options = _locate(path), _Options(**given)
     settings = lenient_settings(location)
     exports = trace_export(settings, otlp) if otlp else nullcontext()
     with exports, prints_on_stderr() if as_json else nullcontext():
-        if options.against is not None:
+        if query is not None:
+            if options.against is not None or options.model is not None or options.repeat is not None:
+                raise RequestError("--runs scores what ran: leave out --against, --model and --repeat")
+            scores = asyncio.run(_score(location, settings, options, parse_run_query(query), as_json=as_json))
+        elif options.against is not None:
             with version_folder(options.against, str(location.folder)) as folder:
                 compared = asyncio.run(_compare(location, settings, options, folder, as_json=as_json))
         else:
             found = asyncio.run(_test(location, settings, options, as_json=as_json))
+    if query is not None:
+        return _report_scores(scores, as_json=as_json)
     if options.against is not None:
         return _report_comparison(*compared, options, as_json=as_json)
     return _report(*found, options.model, as_json=as_json)
@@ -170,6 +189,89 @@ def _cases(
         for problem in problems:
             show_problem(problem)
     return suite, problems, chosen
+
+
+async def _score(
+    location: Location, settings: Settings, options: _Options, query: RunQuery, *, as_json: bool
+) -> list[tuple[RunInfo, Score]]:
+    """Score the stored runs of a query that have ended, show each, and add the results to their traces."""
+    scores: list[tuple[RunInfo, Score]] = []
+    async with (
+        Runtime.open(location.root, settings=settings, watch=False, gate_start=False) as runtime,
+        open_project_store(location) as store,
+    ):
+        generation = runtime.catalog.current
+        own_file = location.agent(generation) if location.file and not is_case_file(location.file) else None
+        only = _one_of(options.agent, own_file)
+        known = {name: one for name, one in expectations(generation).items() if only in (None, name)}
+        usable = {name: one for name, one in known.items() if name in generation.agents}
+        for one in usable.values() if not as_json else ():
+            if problem := one.own_judge(generation):
+                show_problem(problem)
+        if not usable:
+            hint = "write `expect: {judge: …}` at the top of agents.d/AGENT.test.yaml"
+            raise ConfigError(f"no case file says what to expect of all runs: {hint}", generation.errors)
+        launch = partial(Runtime.over, runtime.root, None)
+        for info in await store.runs(query):
+            if info.agent not in usable or info.status in OPEN_STATUSES:
+                continue
+            state, events = await store.load_run(info.run_id), await store.events(info.run_id)
+            result = build_result(state)
+            score = await score_run(usable[info.agent], state, result, events, generation, launch, {})
+            record_evaluations(state.traceparent, score.results)
+            if span := evaluation_span(state.traceparent, score.results, store.now()):
+                await store.add_spans(info.run_id, [span])
+            scores.append((info, score))
+            if not as_json:
+                _show_score(info, score)
+    return scores
+
+
+def _show_score(info: RunInfo, score: Score) -> None:
+    sign, color = ("✓", "green") if score.passed else ("?", "yellow") if score.unknown else ("✗", "red")
+    click.secho(sign, fg=color, nl=False)
+    say(f" {score.agent}: {score.run_id}  {' '.join(info.message.split())}", nl=False)
+    click.secho(f"  g{info.generation}  {ago(info.created_at)}", dim=True)
+    for text in score.failures:
+        say(f"    {text}")
+
+
+def _report_scores(scores: Sequence[tuple[RunInfo, Score]], *, as_json: bool) -> int:
+    """Print the rates by day and generation, and return the exit code."""
+    rates_by: dict[str, list[bool]] = {}
+    for info, score in reversed(scores):
+        day = datetime.fromtimestamp(info.created_at, UTC).date().isoformat()
+        rates_by.setdefault(f"{day}  g{info.generation}  {score.agent}", []).append(score.passed)
+    passed, unknown = sum(score.passed for _, score in scores), sum(score.unknown for _, score in scores)
+    if as_json:
+        data = {
+            "runs": [
+                {
+                    "run_id": score.run_id,
+                    "agent": score.agent,
+                    "generation": info.generation,
+                    "passed": score.passed,
+                    "unknown": score.unknown,
+                    "failures": score.failures,
+                    "judged": score.judged and score.judged.as_data(),
+                }
+                for info, score in scores
+            ],
+            "passed": passed,
+            "failed": len(scores) - passed,
+        }
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+    elif not scores:
+        click.echo("no run of this query has ended, and has an agent whose case file says what to expect")
+    else:
+        for name, outcomes in rates_by.items():
+            say(f"  {name}  {SuccessRate(sum(outcomes), len(outcomes))}")
+        text = f"{passed} passed, {len(scores) - passed} failed"
+        click.secho(
+            f"{text}, {unknown} of them without a verdict" if unknown else text,
+            fg="red" if passed < len(scores) else "green",
+        )
+    return 0 if scores and passed == len(scores) else EXIT_NEGATIVE
 
 
 async def _compare(

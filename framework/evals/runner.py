@@ -508,13 +508,27 @@ def _record(attempt: Attempt, settings: Settings) -> None:
     if not attempt.traceparent:
         return
     with_content = content_mode(settings.telemetry.content, os.environ) != "none"
-    passed, why = attempt.passed, "; ".join(attempt.failures)
-    results = [Evaluation("case", float(passed), "pass" if passed else "fail", redact(why) if with_content else None)]
-    if judged := attempt.judged:
+    record_evaluations(
+        attempt.traceparent, evaluations("case", attempt.checks, attempt.judged, with_content=with_content)
+    )
+
+
+def evaluations(name: str, results: Sequence[Check], judged: Judged | None, *, with_content: bool) -> list[Evaluation]:
+    """Return the results of checks, and of a judge, as a trace has them.
+
+    Args:
+        name: what was checked, `case` or `run`.
+        results: the checks, that of the judge included.
+        judged: the result of the judge, if there is one.
+        with_content: include the reasons, which quote content.
+    """
+    passed, why = all(check.passed for check in results), "; ".join(one.message for one in results if not one.passed)
+    found = [Evaluation(name, float(passed), "pass" if passed else "fail", redact(why) if with_content else None)]
+    if judged is not None:
         reason = redact(judged.reason) if with_content else None
         pins = {names.JUDGE_MODEL: judged.model, names.JUDGE_RUBRIC: judged.rubric_digest}
-        results.append(Evaluation("judge", judged.score, judged.label, reason, pins))
-    record_evaluations(attempt.traceparent, results)
+        found.append(Evaluation("judge", judged.score, judged.label, reason, pins))
+    return found
 
 
 async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem, ...]:

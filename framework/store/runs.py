@@ -299,6 +299,27 @@ def pack(
     return True
 
 
+def add_spans(connection: sa.Connection, run_id: str, spans_of_run: Sequence[SpanRecord]) -> None:
+    """Add spans to the trace of a run that has ended; raises RunNotFound, or StoreError if it has not."""
+    row = connection.execute(sa.select(runs.c.status).where(runs.c.id == run_id).with_for_update()).one_or_none()
+    if row is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    if row.status in OPEN_STATUSES:
+        raise StoreError(f"run {run_id} has not ended: its trace is still being written")
+    text = encode_spans(spans_of_run)
+    body = connection.execute(sa.select(packed.c.body).where(packed.c.run_id == run_id)).scalar_one_or_none()
+    if body is None:
+        last = sa.select(sa.func.max(spans.c.version)).where(spans.c.run_id == run_id)
+        version = (connection.execute(last).scalar_one_or_none() or 0) + 1
+        connection.execute(sa.insert(spans), {"run_id": run_id, "version": version, "body": text})
+        return
+    tables: dict[str, Any] = orjson.loads(zlib.decompress(body))
+    tables["spans"].append([text])
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
+    body = compressor.compress(orjson.dumps(tables)) + compressor.flush()
+    connection.execute(sa.update(packed).where(packed.c.run_id == run_id).values(body=body))
+
+
 def load_packed(connection: sa.Connection, run_id: str) -> PackedRun | None:
     """Return the packed rows of a run, or None if it is not packed."""
     body = connection.execute(sa.select(packed.c.body).where(packed.c.run_id == run_id)).scalar_one_or_none()

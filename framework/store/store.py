@@ -636,6 +636,11 @@ class Store(StoreSignals):
         bodies = await self._database.read(lambda connection: sql_runs.load_spans(connection, storable(run_id)))
         return decode_spans(bodies)
 
+    async def add_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+        """Add spans to the trace of a run that has ended, such as its evaluation; raises RunNotFound or StoreError."""
+        key = storable(run_id)
+        await self._database.write(lambda connection: sql_runs.add_spans(connection, key, spans))
+
     async def decisions(self, run_id: str) -> Sequence[MadeDecision]:
         """Return the decisions about a run, in the order they were made; raises RunNotFound."""
         return await self._database.read(lambda connection: sql_runs.load_decisions(connection, storable(run_id)))

@@ -676,14 +676,34 @@ def record_evaluations(traceparent: str, results: Sequence[Evaluation]) -> None:
         return
     with provider.get_tracer(names.TRACER).start_as_current_span("evaluate", context=parent) as span:
         for result in results:
-            attributes: OptionalAttributes = {
-                names.EVALUATION_NAME: result.name,
-                names.EVALUATION_SCORE: result.score,
-                names.EVALUATION_LABEL: result.label,
-                names.EVALUATION_EXPLANATION: result.explanation,
-                **result.attributes,
-            }
-            span.add_event(names.EVALUATION_RESULT, _without_none(attributes))
+            span.add_event(names.EVALUATION_RESULT, _evaluation_attributes(result))
+
+
+def _evaluation_attributes(result: Evaluation) -> Attributes:
+    attributes: OptionalAttributes = {
+        names.EVALUATION_NAME: result.name,
+        names.EVALUATION_SCORE: result.score,
+        names.EVALUATION_LABEL: result.label,
+        names.EVALUATION_EXPLANATION: result.explanation,
+        **result.attributes,
+    }
+    return _without_none(attributes)
+
+
+def evaluation_span(traceparent: str, results: Sequence[Evaluation], now: float) -> SpanRecord | None:
+    """Return the span that a store adds to a finished run's trace, with the results; None without a trace.
+
+    Args:
+        traceparent: the W3C `traceparent` of the run's root span.
+        results: the results, one event each.
+        now: Unix time of the evaluation.
+    """
+    parts, at = traceparent.split("-"), round(now * 1e9)
+    if len(parts) != 4:
+        return None
+    marks = tuple(SpanEvent(names.EVALUATION_RESULT, at, _evaluation_attributes(result)) for result in results)
+    span_id = f"{random.getrandbits(64):016x}"
+    return SpanRecord("evaluate", parts[1], span_id, parts[2], "internal", at, at, events=marks)
 
 
 _run_id: ContextVar[str] = ContextVar("agentsd_run_id", default="")
