@@ -22,6 +22,7 @@ const PAGES = {
   agents: () => import("./agents/page.js"),
   config: () => import("./config/page.js"),
   fleet: () => import("./fleet/page.js"),
+  memory: () => import("./memory/page.js"),
   usage: () => import("./usage/page.js"),
 };
 

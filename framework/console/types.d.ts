@@ -21,6 +21,21 @@ export interface Change {
   effect: "widens" | "tightens" | "neutral";
 }
 
+export interface NoteDetail {
+  id: string;
+  text: string;
+  scope: "agent" | "user" | "tenant";
+  user: string | null;
+  tenant: string | null;
+  agent: string;
+  run_id: string;
+  conversation_id: string | null;
+  untrusted: boolean;
+  created_at: string;
+  used_at: string;
+  expires_at: string | null;
+}
+
 export interface Me {
   name: string;
   user: string | null;

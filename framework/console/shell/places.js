@@ -23,6 +23,7 @@ export function places() {
     { page: "agents", icon: "agents", label: t("Agents"), key: "g", open: reads },
     { page: "config", icon: "layers", label: t("Config"), key: "f", open: seesConfig },
     { page: "fleet", icon: "fleet", label: t("Fleet"), key: "p", open: reads },
+    { page: "memory", icon: "memory", label: t("Memory"), key: "m", open: reads },
     { page: "usage", icon: "usage", label: t("Usage"), key: "u", open: reads },
   ];
 }

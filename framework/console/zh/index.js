@@ -7,10 +7,11 @@ import config from "./config.js";
 import core from "./core.js";
 import editor from "./editor.js";
 import fleet from "./fleet.js";
+import memory from "./memory.js";
 import runs from "./runs.js";
 import shell from "./shell.js";
 import usage from "./usage.js";
 
-const pages = { ...chat, ...approvals, ...runs, ...agents, ...config, ...editor, ...fleet, ...usage };
+const pages = { ...chat, ...approvals, ...runs, ...agents, ...config, ...editor, ...fleet, ...memory, ...usage };
 
 export default { ...core, ...shell, ...pages };
