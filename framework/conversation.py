@@ -11,7 +11,7 @@ from framework.types.text import one_line
 
 
 def last_messages(messages: Sequence[Message], window: int) -> list[Message]:
-    """Return at most `window` messages from the end, beginning with a user's, so that no call loses its result.
+    """Return at most `window` messages from the end, start with a user's, so that no call loses its result.
 
     Of a turn that is longer than the window, its user's message and the last rounds remain.
     """
@@ -40,7 +40,7 @@ _WIDE = re.compile(r"([\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]+)")
 def summarized_count(messages: Sequence[Message], keep: int, size: Callable[[Message], int]) -> int:
     """Return how many messages, from the first on, to replace with a summary.
 
-    The messages after them begin with a user's message.
+    The messages after them start with a user's message.
 
     Args:
         messages: the turns of a conversation.

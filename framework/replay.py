@@ -59,7 +59,7 @@ class FirstRequest:
 
 
 class Recording:
-    """Replies, results and decisions of a recorded run, repeated to a run with the same beginning."""
+    """Replies, results and decisions of a recorded run, repeated to a run with the same start."""
 
     def __init__(self, record: RunState, live: RunState) -> None:
         """Initialize from the record, and the replayed run's state, which shows which sub-run a request is from."""

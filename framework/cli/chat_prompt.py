@@ -93,7 +93,7 @@ class _Output(Vt100_Output):
         self._wrapped_rows = wrapped_rows
 
     def cursor_up(self, amount: int) -> None:
-        """Move up; after a change of the width, to the beginning of the lines that the terminal has wrapped."""
+        """Move up; after a change of the width, to the start of the lines that the terminal has wrapped."""
         super().cursor_up(amount + self._wrapped_rows())
 
     def disable_bracketed_paste(self) -> None:

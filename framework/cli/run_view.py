@@ -162,7 +162,7 @@ MAX_BLOCK_CHARS = 3000
 MAX_CODE_LINES = 12
 """Lines of an open code block after which they become a block of their own."""
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})")
-"""The beginning of a line that opens or closes a code block."""
+"""The start of a line that opens or closes a code block."""
 _CODE_THEME = "ansi_dark"
 """Colours of the terminal's own palette, without a background."""
 THEME = Theme({"markdown.code": "cyan"})
@@ -223,7 +223,7 @@ class MarkdownBlocks:
         return [block] if block.strip() else []
 
     def _cut(self, line: str) -> Iterator[str]:
-        """Hold a line as the incomplete one; yield blocks of its beginning while it is too long."""
+        """Hold a line as the incomplete one; yield blocks of its start while it is too long."""
         while len(line) > MAX_BLOCK_CHARS:
             head = line[:MAX_BLOCK_CHARS].rpartition(" ")[0] or line[:MAX_BLOCK_CHARS]
             self._block.append(head)
@@ -702,7 +702,7 @@ class RunView:
             self._draw()
 
     def _lines_of_text(self) -> Sequence[str]:
-        """Return the lines of the open block; the beginning of one that is long is left out."""
+        """Return the lines of the open block; the start of one that is long is left out."""
         rest, chars = self._text.rest, self._area.size.columns * TAIL_LINES
         if len(rest) > chars and not self._text.is_code:
             rest = rest[-chars:].partition(" ")[2] or rest[-chars:]

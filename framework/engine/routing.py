@@ -246,7 +246,7 @@ async def route_by_model(
         settings: the settings in force; `routing.model` is set.
         limits: limits of the run to be, which apply to this call, too.
         clients: the model clients of the process.
-        meters: counts the call, if metrics are on. The span is added when the run begins.
+        meters: counts the call, if metrics are on. The span is added when the run starts.
         broken: the agents that are invalid. The model may choose one, as if it were valid.
 
     Raises:
@@ -372,11 +372,11 @@ class _RoutingContext:
         return f"msg.routing-{attempt}"
 
     def keep_time(self) -> None:
-        """Do nothing: the time until the run begins is measured as a whole."""
+        """Do nothing: the time until the run starts is measured as a whole."""
 
     async def save(self) -> None:
         """Do nothing: the usage is saved with the run."""
 
     def time_remaining(self) -> float:
-        """Return infinity: the timeout of the run begins with the run."""
+        """Return infinity: the timeout of the run starts with the run."""
         return math.inf

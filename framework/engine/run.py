@@ -74,7 +74,7 @@ class Run(RunContext):
         self.step_span: TraceSpan = NOOP_SPAN
         """The current model turn, with the tool calls that it requested."""
         self._step_began: float | None = None
-        """When the current model turn began, by `perf_counter`."""
+        """When the current model turn started, by `perf_counter`."""
 
     # --- for executors
 

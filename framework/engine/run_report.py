@@ -241,7 +241,7 @@ class AgentTrace:
 
 
 def open_step_span(run: RunContext, index: int) -> TraceSpan:
-    """Open the span of a model turn and of the calls it requests; it is closed when the next turn begins."""
+    """Open the span of a model turn and of the calls it requests; it is closed when the next turn starts."""
     spans = run.services.spans
     if not spans.recording:
         return NOOP_SPAN
@@ -304,7 +304,7 @@ async def finish_run(run: RunContext, pending: tuple[Confirmation, ...], trace: 
     """
     state = run.state
     state.pending = [_with_expiry(run, confirmation) for confirmation in pending]
-    if state.status == "running":  # cancelled before its executor began
+    if state.status == "running":  # cancelled before its executor started
         state.status, state.finish_reason = "cancelled", "cancelled"
     journal = run.services.journal
     if journal.cancel_requested:

@@ -165,7 +165,7 @@ class Triggers:
             delivery: the id of the delivery.
 
         Raises:
-            RequestError: the message cannot be made, or the run cannot begin (TriggerBusy, TriggerPaused, QueueFull).
+            RequestError: the message cannot be made, or the run cannot start (TriggerBusy, TriggerPaused, QueueFull).
             StoreError: the run could not be saved.
         """
         if run_id := self._recent.get((trigger.name, delivery)):
@@ -191,7 +191,7 @@ class Triggers:
             body: the body of a request, for a webhook.
 
         Raises:
-            RequestError: the message cannot be made, or the run cannot begin.
+            RequestError: the message cannot be made, or the run cannot start.
         """
         now = self._store.now()
         time = datetime.fromtimestamp(now, ZoneInfo(trigger.spec.timezone))

@@ -1,11 +1,11 @@
 """What a model wrote into its text besides the answer: thoughts, and function calls.
 
-Blocks at the beginning, such as `<think>…</think>`, are thoughts, also if the last one is never closed. Many chat
+Blocks at the start, such as `<think>…</think>`, are thoughts, also if the last one is never closed. Many chat
 templates open the block themselves, so that the text contains only its end tag: what precedes that is thoughts, too.
 Tags that an answer quotes or shows in a block of code are part of the answer.
 
 A function call in a text is never executed: only the server knows which text is a call. It is no answer either. A text
-that begins with a call in the form of a family of models is one; so is a text that ends with such a call of an offered
+that starts with a call in the form of a family of models is one; so is a text that ends with such a call of an offered
 tool, and a text that consists of the call of an offered tool in JSON or in Python. Forms in quotes, in blocks of code
 and within prose are part of an answer.
 """
@@ -34,7 +34,7 @@ _END_TAGS = {
     _FINAL: "",
     f"<|start|>assistant{_FINAL}": "",
 }
-"""The end of each kind of block, by its beginning; the header of an answer has none."""
+"""The end of each kind of block, by its start; the header of an answer has none."""
 _LONE = tuple(tag for tag in _END_TAGS.values() if tag[1:2] == "/")
 _CHANNEL_ENDS = ("<|end|>", "<|return|>")
 _LONGEST = max(map(len, _END_TAGS))
@@ -64,9 +64,9 @@ class ThoughtSplitter:
     """Separates a text that arrives in pieces.
 
     Args:
-        begins_inside: the text is expected to begin with thoughts without a tag. If no end tag follows, the whole text
+        begins_inside: the text is expected to start with thoughts without a tag. If no end tag follows, the whole text
             is the answer.
-        finds_lone_tags: whether what precedes an end tag without a beginning is thoughts.
+        finds_lone_tags: whether what precedes an end tag without a start is thoughts.
     """
 
     def __init__(self, *, begins_inside: bool = False, finds_lone_tags: bool = True) -> None:
@@ -74,9 +74,9 @@ class ThoughtSplitter:
         self._begins_inside = begins_inside
         self._watches = finds_lone_tags
         self._held = ""
-        """The end of the text so far, which may be the beginning of a tag."""
+        """The end of the text so far, which may be the start of a tag."""
         self._said: list[str] = []
-        """The text before a possible end tag without a beginning."""
+        """The text before a possible end tag without a start."""
         self._end = _CLOSING
         self._ends: tuple[str, ...] = ()
         self._channels = False
@@ -95,11 +95,11 @@ class ThoughtSplitter:
 
     @property
     def is_open(self) -> bool:
-        """Whether a block of thoughts has begun and not ended."""
+        """Whether a block of thoughts has started and not ended."""
         return self._state == "thoughts" and self.blocks > 0
 
     def without_lone_tags(self) -> None:
-        """Take an end tag without a beginning as part of the answer, because the thoughts arrive separately."""
+        """Take an end tag without a start as part of the answer, because the thoughts arrive separately."""
         self._watches = False
 
     def add(self, text: str) -> Separated:
@@ -161,7 +161,7 @@ class ThoughtSplitter:
         return Separated(text)
 
     def _begin(self, *, is_last: bool) -> bool:
-        """Find out whether thoughts or the answer begin here; return False if more text is needed to know."""
+        """Find out whether thoughts or the answer start here; return False if more text is needed to know."""
         rest = self._held.lstrip()
         opening = _OPENING.match(rest)
         if opening is None:
@@ -198,7 +198,7 @@ class ThoughtSplitter:
         return shown
 
     def _release(self, tags: tuple[str, ...], *, is_last: bool) -> str:
-        """Return the text that is held, except an end that may be the beginning of a tag."""
+        """Return the text that is held, except an end that may be the start of a tag."""
         keep = len(self._held)
         tail = self._held[-_LONGEST:].lower()
         start = max(tail.rfind("<"), tail.rfind("["))
@@ -237,7 +237,7 @@ def without_thoughts(message: Message, provider: str) -> Message:
 
 
 def _may_have_tags(text: str) -> bool:
-    """Return whether a text may contain a tag; each begins with one of these."""
+    """Return whether a text may contain a tag; each starts with one of these."""
     return "<" in text or "[" in text
 
 
@@ -268,7 +268,7 @@ _BEGINNING = re.compile(
     r"|\]<\]minimax\[>\[<tool_call>|(?:<\|message_sep\|>\s{0,9})?function call<\|role_sep\|>|-> ?tool/function_call\n",
     re.IGNORECASE,
 )
-"""The beginning of a text that is a call, whichever tool it names."""
+"""The start of a text that is a call, whichever tool it names."""
 _INSIDE = re.compile(rf"(?:{_TAG})(?={_BODY})|<function=|\[TOOL_CALLS?\]", re.IGNORECASE)
 _KEY = r'"(?:type|id|tool_call_id|index)"\s*:\s*"?[^",:{}\[\]]{0,100}"?\s*,\s*'
 _OPEN = rf"\{{\s*(?:{_KEY}){{0,3}}"
@@ -375,7 +375,7 @@ def _call_at_end(text: str, offered: Sequence[ToolDefinition]) -> str | None:
 
 
 def _named_in(text: str, offered: Sequence[ToolDefinition]) -> str:
-    """Return the first offered tool that the beginning of a text names; empty if there is none."""
+    """Return the first offered tool that the start of a text names; empty if there is none."""
     names = {spelling.lower(): tool.name for tool in offered for spelling in (tool.name, tool.wire_name)}
     words = (word.lower() for word in _WORD.findall(text[:_NAMED_WITHIN]))
     spellings = (spelling for word in words for spelling in (word, word.partition(".")[2]))

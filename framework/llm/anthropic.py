@@ -293,7 +293,7 @@ def _assistant(
 
 
 def _in_turn_without_thinking(turns: Sequence[_Block]) -> bool:
-    """Return whether a turn with tool calls is open that began without thinking: a budget is then rejected."""
+    """Return whether a turn with tool calls is open that started without thinking: a budget is then rejected."""
     for turn in reversed(turns):
         if turn["role"] == "assistant":
             has_calls = any(block["type"] == "tool_use" for block in turn["content"])
@@ -549,7 +549,7 @@ class MessageAssembler:
         self._thought_in: object = None
         """Index of the block with the last fragment of thinking."""
         self.is_spliced = False
-        """Whether another response began within this one: their blocks must not be merged."""
+        """Whether another response started within this one: their blocks must not be merged."""
         self._gap: Literal["", "open", "due"] = ""
         """Whether a text was shown, and a paragraph is due before the next one."""
 

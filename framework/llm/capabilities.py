@@ -295,7 +295,7 @@ def known_rows(name: str, base_url: str | None = None) -> Iterator[Row]:
     """Yield the rows for `provider/model`; a later one overrides the values of earlier ones.
 
     Rows of a provider in the profiles are about its server: they apply to a base URL of that provider only, whatever
-    provider the name begins with.
+    provider the name starts with.
     """
     name = listed_name(name)
     provider, _, model = name.partition("/")

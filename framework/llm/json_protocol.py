@@ -1,6 +1,6 @@
 """Tools and typed answers for models without function calls: the prompt asks for JSON, and the reply is parsed.
 
-No part of a reply is shown before it has been parsed completely: a valid beginning may turn out to belong to an invalid
+No part of a reply is shown before it has been parsed completely: a valid start may turn out to belong to an invalid
 reply. The only text delta is therefore the complete final answer.
 """
 
@@ -304,7 +304,7 @@ def parse_object(text: str) -> dict[str, Any] | Unusable:
     except ValueError as error:
         surrogate = isinstance(error, UnicodeError)
         return Unusable("it contains a lone surrogate, which is not valid text" if surrogate else str(error))
-    assert isinstance(value, dict)  # it began with {
+    assert isinstance(value, dict)  # it started with {
     return value
 
 

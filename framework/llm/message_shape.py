@@ -47,7 +47,7 @@ def mark_notices(messages: Sequence[Message]) -> list[Message]:
 
 
 def leading_instructions(messages: Sequence[Message]) -> int:
-    """Return how many system messages a conversation begins with."""
+    """Return how many system messages a conversation starts with."""
     return next((position for position, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
@@ -113,7 +113,7 @@ def _accepts_all(accepted: Capabilities) -> bool:
 
 
 def _split_turns(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Yield the beginning up to the first assistant message, then each assistant message with what follows it."""
+    """Yield the start up to the first assistant message, then each assistant message with what follows it."""
     first = 0
     for position in range(1, len(messages)):
         if messages[position].role == "assistant" and messages[position - 1].role != "assistant":
@@ -136,7 +136,7 @@ def _shaped_turn(turn: Sequence[Message], accepted: Capabilities) -> Sequence[Me
 
 
 def _with_marked_notices(turn: Sequence[Message]) -> Iterator[Message]:
-    """Yield one system message at the beginning; later ones become part of the message before them."""
+    """Yield one system message at the start; later ones become part of the message before them."""
     leading = leading_instructions(turn)
     if leading == 1:
         yield turn[0]

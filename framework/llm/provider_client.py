@@ -252,7 +252,7 @@ class StreamAssembler:
         self._call_by_index: dict[object, dict[str, Any]] = {}
         self._call_by_id: dict[object, dict[str, Any]] = {}
         self._doubtful: list[dict[str, Any]] = []
-        """Calls that began with the name of the call before them only: none, if no arguments follow."""
+        """Calls that started with the name of the call before them only: none, if no arguments follow."""
         self._parsed_chars = 0
 
     def add_chunk(self, chunk: Any) -> Delta | None:
@@ -358,7 +358,7 @@ class StreamAssembler:
     def _matching(self, index: object, call_id: object, name: object) -> dict[str, Any] | None:
         """Return the call with the id, or else the index: some servers number every call 0, and omit ids later.
 
-        Of fragments with neither, one with a name begins a call and one without continues the last call.
+        Of fragments with neither, one with a name starts a call and one without continues the last call.
         """
         if call_id is not None and call_id in self._call_by_id:
             return self._call_by_id[call_id]

@@ -61,7 +61,7 @@ _NO_FILES = re.compile(
 """Messages of servers whose model does not accept a kind of file."""
 _NOT_IMAGES = re.compile(r"(?i)(?P<audio>audio)|pdf|document|file")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{100,}={0,2}")
-"""What may be a file in base64, or its beginning; some servers quote it in their errors."""
+"""What may be a file in base64, or its start; some servers quote it in their errors."""
 _MIN_BASE64_CHARS = 10
 """Different characters in a text that is base64 and not a repetition."""
 _NEEDS_RESPONSES = re.compile(r"(?i)\bv1/responses\b|\bresponses (api|endpoint)\b")

@@ -290,7 +290,7 @@ class AcpServer:
         return self._sessions.setdefault(found.id, _Session(agent or self._first_agent()))
 
     def _first_agent(self) -> str | None:
-        """Return the agent that a new session begins with, if it is no choice of the router; raises AgentNotFound."""
+        """Return the agent that a new session starts with, if it is no choice of the router; raises AgentNotFound."""
         current = self._runtime.catalog.current
         if self._only is not None:
             return current.agent(self._only).name
@@ -585,7 +585,7 @@ class _Updates:
             yield acp.update_plan(self._steps.values())
 
     def call_of(self, asked: Confirmation) -> str:
-        """Return the id of the call that a confirmation is about: the longest one that its id begins with."""
+        """Return the id of the call that a confirmation is about: the longest one that its id starts with."""
         whole = f"{self.run_id}/{asked.id}"
         return max((call for call in self._calls if whole.startswith(call)), key=len, default=whole)
 

@@ -85,7 +85,7 @@ def call_id_of(run_id: str, asked: Confirmation, calls: Iterable[str]) -> str | 
 
     Args:
         run_id: the run that waits for the confirmation.
-        asked: the confirmation. Its id begins with the call's, and may continue with digests after `~` or `?`.
+        asked: the confirmation. Its id starts with the call's, and may continue with digests after `~` or `?`.
         calls: AG-UI ids of the run's calls, which may contain `~` themselves.
     """
     if asked.kind != "tool" and not asked.traits.asked_by_tool:
@@ -193,7 +193,7 @@ _Path = tuple[str, ...]
 
 
 class RunProgress:
-    """Sends the plan and the to-do list as state, and reports plan steps and sub-agents as they begin and end."""
+    """Sends the plan and the to-do list as state, and reports plan steps and sub-agents as they start and end."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -209,7 +209,7 @@ class RunProgress:
         """The steps that were in progress at the interrupt."""
 
     def suspend(self) -> None:
-        """Note that the run was interrupted: its steps and sub-agents begin again when it continues."""
+        """Note that the run was interrupted: its steps and sub-agents start again when it continues."""
         self._running, self._steps, self._active = self._steps, {}, {}
 
     def resume(self) -> Iterator[BaseEvent]:
@@ -226,7 +226,7 @@ class RunProgress:
             self._names[*event.path, event.id] = event.tool.removeprefix(_AGENT_TOOL)
 
     def update(self, event: events.PlanProposed | events.PlanStepChanged | events.TodoChanged) -> Iterator[BaseEvent]:
-        """Send the new state; report the beginning or end of a step."""
+        """Send the new state; report the start or end of a step."""
         match event:
             case events.TodoChanged():
                 self._todo = _todo(event.items)

@@ -181,7 +181,7 @@ class EditRefused(RequestError):
 
 
 class EditConflict(RequestError):
-    """The file to edit is not the version that the edit began from. Load it again, and repeat the edit."""
+    """The file to edit is not the version that the edit started from. Load it again, and repeat the edit."""
 
     code = "edit_conflict"
     http_status = 412
@@ -201,7 +201,7 @@ class EditRejected(ConfigError):
 
 
 class PreconditionRequired(RequestError):
-    """An edit does not say which version it replaces. Send `If-Match` with the version that it began from."""
+    """An edit does not say which version it replaces. Send `If-Match` with the version that it started from."""
 
     code = "precondition_required"
     http_status = 428
@@ -223,7 +223,7 @@ class ErrorDetail(BaseModel):
     problems: tuple[Problem, ...] = ()
     """Problems of files, if they are the cause."""
     expected: str | None = None
-    """Of an edit conflict: digest of the version that the edit began from; None for a new file."""
+    """Of an edit conflict: digest of the version that the edit started from; None for a new file."""
     found: str | None = None
     """Of an edit conflict: digest of the file on the disk; None if there is none."""
 

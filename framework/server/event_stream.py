@@ -231,7 +231,7 @@ class EventStreamResponse(Response):
             during: a context that is closed with the stream.
             heartbeat: interval of comments, in seconds.
             idle: how long a client may read nothing while something is sent, in seconds.
-            retry: begin with the delay after which clients reconnect. OpenAI's clients, which never do, fail on it.
+            retry: start with the delay after which clients reconnect. OpenAI's clients, which never do, fail on it.
             farewell: sent last if the server ends the stream: it stops, or the client has lost its access.
         """
         super().__init__(None, 200, {**_HEADERS, **(headers or {})})

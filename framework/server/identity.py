@@ -291,7 +291,7 @@ def _names_loopback(host: str) -> bool:
     return match is not None and is_loopback(match[1] or match[2])
 
 
-# Everything is counted in this process: servers that share a store limit a key separately, and a restart begins at
+# Everything is counted in this process: servers that share a store limit a key separately, and a restart starts at
 # zero.
 
 

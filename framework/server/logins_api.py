@@ -61,15 +61,15 @@ class LoginAddress(ResponseModel):
 class _Begun:
     login: BegunLogin
     cookie: str
-    """Secret of the browser that began the login: another one cannot end it."""
+    """Secret of the browser that started the login: another one cannot end it."""
     by: str
-    """Who began it."""
+    """Who started it."""
     is_shared: bool
     """Whether it is the login of all runs."""
 
 
 class Logins:
-    """The logins that this process has begun."""
+    """The logins that this process has started."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -375,7 +375,7 @@ class _NotifyingServer(Server[Any]):
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *rest: Any, **options: Any
     ) -> InitializationOptions:
-        """Return what the server declares to clients that begin with a handshake."""
+        """Return what the server declares to clients that start with a handshake."""
         changes = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(changes, *rest, **options)
 
@@ -574,7 +574,7 @@ class McpEndpoint:
         """Return the response to a request of an identity with this body; raises RequestError if too many are open."""
         with self._service.limits.admit_stream(identity) as admitted:
             await self._started.wait()
-            # A session accepts only requests of the identity that began it.
+            # A session accepts only requests of the identity that started it.
             user = AuthenticatedUser(AccessToken(token="", client_id=json.dumps(identity.owner), scopes=[]))
 
             async def answer(scope: Scope, receive: Receive, send: Send) -> None:

@@ -35,7 +35,7 @@ class RunFile(ResponseModel):
     """Relative to the project's folder."""
     kind: Literal["agent", "template"]
     change: Literal["same", "changed", "removed", "added"]
-    """What has happened to the file since the run began."""
+    """What has happened to the file since the run started."""
     text: str | None = None
     """The file as the run used it; missing if it was added since."""
     live: str | None = None

@@ -78,7 +78,7 @@ class RequestObserver:
             await self._app(scope, receive, send)
             return
         began, streams = perf_counter(), ""
-        started: Message = {"status": 499}  # of a client that left before the response began
+        started: Message = {"status": 499}  # of a client that left before the response started
 
         async def observe(message: Message) -> None:
             nonlocal started, streams

@@ -79,7 +79,7 @@ class RunBody(RequestModel):
     agent: Annotated[str, Field(max_length=MAX_URL_ID_CHARS)] | None = None
     """Name of the agent. By default the conversation's agent, or the one that the router chooses."""
     conversation_id: Id | None = None
-    """Conversation to continue; an unknown id begins a new one. Default: a new conversation. Excludes `messages`."""
+    """Conversation to continue; an unknown id starts a new one. Default: a new conversation. Excludes `messages`."""
     messages: list[Any] | None = None
     """Earlier messages in the format of OpenAI's chat completions, images and files included, or in that of this
     API. The run then has no stored conversation."""
@@ -98,7 +98,7 @@ class RunBody(RequestModel):
     queue: bool = False
     """In a busy conversation, wait for its open run and those that wait already (at most 20), instead of 409."""
     priority: Annotated[Priority, BeforeValidator(whole_number)] = 0
-    """Of the runs that can begin, those with a higher priority begin first. Above 0: needs the role `admin`."""
+    """Of the runs that can start, those with a higher priority start first. Above 0: needs the role `admin`."""
     queue_name: Annotated[str, StringConstraints(pattern=f"^{QUEUE_NAME}$")] | None = None
     """Queue whose workers execute the run; needs the role `admin`. Default: workers of its agent."""
 
@@ -310,7 +310,7 @@ class RunSummary(ResponseModel):
     generation: int
     digest: str
     message: str
-    """The beginning of the user's message."""
+    """The start of the user's message."""
     created_at: datetime
     updated_at: datetime
     conversation_id: str | None
@@ -330,7 +330,7 @@ class RunSummary(ResponseModel):
     orphaned: bool
     """Whether its process ended before the run did, and no other has taken it over yet."""
     priority: int
-    """Of the runs that can begin, those with a higher priority begin first."""
+    """Of the runs that can start, those with a higher priority start first."""
     waits_for: str | None
     """What a run waits for that is queued, or that continues: `conversation`, `capacity`, `handed_on` or a limit, such
     as `agent:support`."""
@@ -379,15 +379,15 @@ class RunDetail(RunResult):
     orphaned: bool = False
     """Whether its process ended before the run did, and no other has taken it over yet."""
     priority: int = 0
-    """Of the runs that can begin, those with a higher priority begin first."""
+    """Of the runs that can start, those with a higher priority start first."""
     waits_for: str | None = None
-    """What it waits for until it begins or continues; see `RunSummary`."""
+    """What it waits for until it starts or continues; see `RunSummary`."""
     executor: str = ""
     """Executor that a model selected, if the agent file has `executor: auto`."""
     limits: Limits
     """Effective limits: the agent's, as overridden by the caller."""
     earlier_messages: int = 0
-    """Number of messages at the beginning of `messages` that are from earlier turns."""
+    """Number of messages at the start of `messages` that are from earlier turns."""
     seq: int = 0
     """Number of its last event: pass it as `after` to follow what happens next."""
     pending: tuple[PendingConfirmation, ...] = ()
@@ -433,7 +433,7 @@ class RunRating(ResponseModel):
 
 
 class StoredTrace(ResponseModel):
-    """The stored spans of a run, in the order they began."""
+    """The stored spans of a run, in the order they started."""
 
     run_id: str
     trace_id: str | None
@@ -453,7 +453,7 @@ class PendingRun(ResponseModel):
     user: str | None
     tenant: str | None
     message: str
-    """The beginning of the user's message."""
+    """The start of the user's message."""
     paused_at: datetime | None
     pending: tuple[PendingConfirmation, ...]
 
@@ -491,7 +491,7 @@ class ConversationSummary(ResponseModel):
     agent: str | None
     """The agent that answered last."""
     turns: int
-    """Number of runs that began in it."""
+    """Number of runs that started in it."""
     created_at: datetime
     updated_at: datetime
     expires_at: datetime | None
@@ -500,7 +500,7 @@ class ConversationSummary(ResponseModel):
     user: str | None
     tenant: str | None
     title: str
-    """The beginning of the user's message of its first stored run."""
+    """The start of the user's message of its first stored run."""
     status: Status | None
     """Status of its last stored run."""
     forked_from: str | None = None
@@ -532,7 +532,7 @@ class ConversationDetail(ResponseModel):
     messages: tuple[Message, ...]
     """Messages of the turns that completed or were stopped by a limit."""
     summary: Summary | None
-    """Summary that replaces the beginning of the messages in requests to a model."""
+    """Summary that replaces the start of the messages in requests to a model."""
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
     handed_to: str | None = None
@@ -540,7 +540,7 @@ class ConversationDetail(ResponseModel):
 
 
 class ForkedConversation(ResponseModel):
-    """A conversation that begins with copies of the turns of another."""
+    """A conversation that starts with copies of the turns of another."""
 
     conversation_id: Annotated[str, Field(validation_alias="id")]
     forked_from: str | None

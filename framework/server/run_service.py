@@ -101,7 +101,7 @@ async def load_conversation_for(
 async def check_conversation_for(runtime: Runtime, identity: Identity, conversation_id: str, user: str | None) -> None:
     """Raise ConversationNotFound if a user's message would join a conversation with an agent that the identity lacks.
 
-    An unknown id is accepted: it begins a new conversation. So is one of another user or tenant: the message begins
+    An unknown id is accepted: it starts a new conversation. So is one of another user or tenant: the message starts
     a conversation of its own user.
     """
     if identity.agents is None or not _is_id(conversation_id):  # the runtime rejects what is no id
@@ -231,7 +231,7 @@ class RunService:
         repetition: tuple[str, str] | None = None,
         fields: Mapping[str, str] = MappingProxyType({}),
     ) -> OwnedRun:
-        """Save a request as a run, which begins in the background.
+        """Save a request as a run, which starts in the background.
 
         Args:
             identity: the client.

@@ -518,7 +518,7 @@ class DecidedConfirmation(ResponseModel):
     user: str | None
     tenant: str | None
     message: str
-    """The beginning of the user's message."""
+    """The start of the user's message."""
     status: Status
     """Status of the run now."""
     decision: Decision

@@ -260,7 +260,7 @@ class ProcessFailed(AgentsdError):
 
 
 class Stopping:
-    """Signal handlers: the first signal begins an orderly stop, each further one cancels the task without waiting."""
+    """Signal handlers: the first signal starts an orderly stop, each further one cancels the task without waiting."""
 
     def __init__(self) -> None:
         self.requested = False

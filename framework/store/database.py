@@ -600,7 +600,7 @@ class Database:
 
     @property
     def statement_start(self) -> sa.ColumnElement[float]:
-        """SQL expression for `now` at the beginning of the statement, which can be compared by an index."""
+        """SQL expression for `now` at the start of the statement, which can be compared by an index."""
         return self.now if self.is_sqlite else sa.literal_column("extract(epoch from statement_timestamp())", sa.Double)
 
     async def _do(

@@ -418,7 +418,7 @@ class HeldRow:
     conversation: str | None
     """Key of its conversation."""
     is_queued: bool = False
-    """Whether it was taken out of the queue without beginning it, to end it."""
+    """Whether it was taken out of the queue without start it, to end it."""
     slots: Collection[str] = ()
     """Keys of the limits of which it holds a slot."""
 

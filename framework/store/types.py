@@ -70,7 +70,7 @@ class ConversationInfo:
     user: str | None = None
     tenant: str | None = None
     title: str = ""
-    """The beginning of the user's message of its first stored run."""
+    """The start of the user's message of its first stored run."""
     status: Status | None = None
     """Status of its last stored run; None if all were deleted."""
     forked_from: str | None = None
@@ -322,7 +322,7 @@ class Conversation:
     tenant: str | None = None
     """User and tenant of its runs, which own the conversation."""
     summary: Summary | None = None
-    """Summary that replaces the beginning of the messages in requests to a model."""
+    """Summary that replaces the start of the messages in requests to a model."""
     waiting: int = 0
     """Number of its runs that wait in the queue."""
     forked_from: str | None = None
@@ -384,7 +384,7 @@ class RunInfo:
     generation: int
     digest: str
     message: str
-    """The beginning of the user's message."""
+    """The start of the user's message."""
     created_at: float
     """Unix time in seconds, like the other times."""
     updated_at: float

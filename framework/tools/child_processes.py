@@ -174,7 +174,7 @@ async def run_sandboxed(
 
 
 def _isolation(limits: SandboxLimits) -> Iterator[str]:
-    """Yield the beginning of the command line: namespaces, the programs of the system, and empty folders."""
+    """Yield the start of the command line: namespaces, the programs of the system, and empty folders."""
     yield from ("bwrap", "--die-with-parent", "--new-session")
     yield from ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
     if not limits.network:

@@ -211,7 +211,7 @@ def _properties(schema: JsonSchema, branch: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _leading_keys(value: Mapping[str, Any], name: str) -> list[str]:
-    """Return the keys of an object that a dotted name may begin with; keys may contain dots themselves."""
+    """Return the keys of an object that a dotted name may start with; keys may contain dots themselves."""
     parts = name.split(".")
     heads = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return [head for head in heads if head in value]
@@ -482,7 +482,7 @@ def _is_finite(text: str) -> bool:
 
 
 def _is_misspelt(condition: str) -> bool:
-    """Return whether a condition on a text begins with an operator of another language."""
+    """Return whether a condition on a text starts with an operator of another language."""
     text = condition.strip()
     if text != condition and text.startswith((*COMPARISONS, "!=")):
         return True

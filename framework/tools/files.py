@@ -68,10 +68,10 @@ class BaseFolder:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """Split a path into its parts, without `.`, empty parts and a trailing `/`. An absolute path begins with `/`.
+    """Split a path into its parts, without `.`, empty parts and a trailing `/`. An absolute path starts with `/`.
 
     Raises:
-        ToolError: the path contains `..`, or a character that is not allowed, or begins with `~`.
+        ToolError: the path contains `..`, or a character that is not allowed, or starts with `~`.
     """
     if not is_printable(path):
         raise ToolError("a path must not contain control characters or broken Unicode")
@@ -172,7 +172,7 @@ class FileRules(Protocol):
 def relative_parts(base: Path, path: str) -> tuple[str, ...]:
     """Split `path` into parts relative to `base`; empty for `base` itself.
 
-    An absolute path is accepted if it begins with the base path, as given or resolved.
+    An absolute path is accepted if it starts with the base path, as given or resolved.
 
     Raises:
         ToolError: the path is outside the base folder, or contains a part or character that is not allowed.

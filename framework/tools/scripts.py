@@ -254,7 +254,7 @@ def _union(types: Iterable[str]) -> str:
 
 
 # A script sees the same time and the same random numbers each time it is run with the same `began` and `seed`, so that
-# it asks for the same calls when it is run again from its beginning.
+# it asks for the same calls when it is run again from its start.
 
 
 _SECONDS = 10.0

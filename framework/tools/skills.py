@@ -77,7 +77,7 @@ def omitted_content(content: bytes, digest: str | None = None, size: int | None 
 
 
 def is_omitted(content: bytes) -> bool:
-    """Return whether a file of a skill is kept as `omitted_content`. No text contains the byte that it begins with."""
+    """Return whether a file of a skill is kept as `omitted_content`. No text contains the byte that it starts with."""
     return content.startswith(_OMITTED)
 
 

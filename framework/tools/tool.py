@@ -306,7 +306,7 @@ class Tool:
     """Called with the arguments of the function before a person is asked. Returns what the call would change, as text
     for the person, and raises ToolError if the call cannot succeed. Changes nothing; runs in a thread."""
     prefix: bool = True
-    """Whether the name of a tool in a plugin file begins with that of the file."""
+    """Whether the name of a tool in a plugin file starts with that of the file."""
     wire: str = ""
     """How calls are sent, as text, if a description determines it: a change of it changes the contract."""
     allowed_by: str = ""
@@ -472,7 +472,7 @@ def tool(
         preview: a function, not a coroutine, with the same parameters, called before a person is asked to approve a
             call. It returns what the call would change, such as a diff, or an empty text, and raises ToolError if the
             call cannot succeed; then nobody is asked.
-        prefix: whether the name of a tool in a plugin file begins with that of the file: `FILE.NAME`.
+        prefix: whether the name of a tool in a plugin file starts with that of the file: `FILE.NAME`.
         unknown: rejected.
 
     Raises:

@@ -32,9 +32,9 @@ _MAX_WORDS = 30
 """Maximum number of words of a description, of parameter names, and of a search."""
 _IN_NAME, _IN_SUMMARY, _IN_PARAMETERS = 3.0, 2.0, 0.7
 _ALIKE = 0.6
-"""Weight of a word that only begins alike, such as `repo` for `repository`, or that means the same."""
+"""Weight of a word that only starts alike, such as `repo` for `repository`, or that means the same."""
 _MIN_ALIKE = 4
-"""Length from which on words that begin alike count."""
+"""Length from which on words that start alike count."""
 _OTHERS = "other"
 _WORD = re.compile(r"[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -495,7 +495,7 @@ class Toolset:
     def client_rule(self, name: str) -> PlacedRule | None:
         """Return the rule that offers a tool of a client, `client.NAME`, to the model: an `allow` rule before `ask`.
 
-        Only a rule that begins with `client.` does: `*` means the tools of the project. If the project itself has tools
+        Only a rule that starts with `client.` does: `*` means the tools of the project. If the project itself has tools
         with that prefix, its rules mean those.
         """
         if any(own.startswith(CLIENT) and tool.source != "client" for own, tool in self.tools.items()):

@@ -67,7 +67,7 @@ class Thought(RunEvent):
     text: str
     """The text."""
     reasoning_chars: int | None = None
-    """Number of characters at the beginning of the whole text that are reasoning; the rest is the text of the message.
+    """Number of characters at the start of the whole text that are reasoning; the rest is the text of the message.
     None in deltas, which contain reasoning only, and in events of older versions."""
 
 

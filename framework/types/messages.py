@@ -268,7 +268,7 @@ MAX_MESSAGE_CHARS = 1_000_000
 
 
 class Summary(Frozen):
-    """A summary that replaces the beginning of a long conversation."""
+    """A summary that replaces the start of a long conversation."""
 
     upto: int
     """Number of messages that the summary replaces, counted from the first."""

@@ -298,7 +298,7 @@ class MemoryPolicy(Frozen):
     write: MemoryWrite = "ask"
     """Whether the model may save and forget notes: `ask` a person about each call, `allow`, or `never`."""
     recall: Annotated[int, Field(ge=0, le=50, strict=True)] = 5
-    """Maximum number of notes that a run begins with; 0: the model searches for them."""
+    """Maximum number of notes that a run starts with; 0: the model searches for them."""
     recall_tokens: Annotated[int, Field(ge=100, le=20_000, strict=True)] = 1000
     """Maximum size of these notes, as a token estimate."""
     ttl: Duration | None = 15_552_000.0
@@ -349,7 +349,7 @@ class Limits(Frozen):
     max_corrections: Annotated[int, Field(ge=0, strict=True)] = 2
     """Maximum number of consecutive turns with invalid arguments or unknown tool names."""
     max_observation_chars: Annotated[int, Field(ge=100, strict=True)] = 4000
-    """Maximum number of characters of a tool result that the model receives. Of a longer one it receives the beginning,
+    """Maximum number of characters of a tool result that the model receives. Of a longer one it receives the start,
     and can read on with `result.read` and `result.search`. The trace contains the full result."""
 
 

@@ -215,7 +215,7 @@ class ClientTools(Frozen):
     key: str = ""
     """Name of the API key that allows them where the agent's file does not. Empty: only the file can."""
     history: str = ""
-    """Digest of the messages that the run began with, which the request with results repeats. Empty: not compared."""
+    """Digest of the messages that the run started with, which the request with results repeats. Empty: not compared."""
     stored: bool = False
     """Whether later requests may name the response by its id."""
 
@@ -332,11 +332,11 @@ class RunState(BaseModel):
     background: list[str] | None = None
     """Resources and prompts of MCP servers, read when the run started; None before that."""
     recalled: list[Note] | None = None
-    """Notes of earlier conversations that the run began with; None before that, and without a memory."""
+    """Notes of earlier conversations that the run started with; None before that, and without a memory."""
     history: list[Message] = Field(default_factory=list)
     """Earlier messages of the conversation that `summary` does not replace."""
     summary: Summary | None = None
-    """Summary that replaces the beginning of the conversation."""
+    """Summary that replaces the start of the conversation."""
     messages: list[Message] = Field(default_factory=list)
     """Messages of this run, append-only. The first is the user's."""
     replies: list[int] = Field(default_factory=list)

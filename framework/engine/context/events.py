@@ -10,7 +10,7 @@ released once every reader has passed it, and a hub without readers retains only
 
 Text arrives in deltas (`seq` is 0). Adjacent deltas of one message are one item, which grows, so a slow reader gets
 them merged. A message in progress ends with its numbered event, with a `Warned` that voids it, or when another message
-begins at the same path.
+starts at the same path.
 """
 
 from __future__ import annotations
@@ -189,13 +189,13 @@ class EventHub:
     def reader(self, after: int = 0) -> EventReader:
         """Return a reader, which gets events from now on.
 
-        It begins with the kept events, and with one delta of each message in progress that contains the text so far.
+        It starts with the kept events, and with one delta of each message in progress that contains the text so far.
 
         Args:
             after: leave out events up to this number.
         """
         if self._last.event is not None or self._last.text is not None:
-            self._append(_Item())  # later text begins a new item, because the reader's own items contain that so far
+            self._append(_Item())  # later text starts a new item, because the reader's own items contain that so far
         first = item = _Item()
         for earlier in self._earlier_items():
             item.next = earlier
@@ -330,7 +330,7 @@ def read_piece(body: str) -> TextDelta | None:
 
 
 def split(delta: ContentReceived | Thought, source: str, begin: int) -> Iterator[TextDelta]:
-    """Yield the pieces of a delta that begins at a character of its text."""
+    """Yield the pieces of a delta that starts at a character of its text."""
     for at in range(0, len(delta.text), PIECE_CHARS):
         text = delta.text[at : at + PIECE_CHARS]
         yield TextDelta(source, type(delta), delta.generation, delta.path, delta.message_id, begin + at, text)
@@ -370,7 +370,7 @@ class RunStream(Generic[OutputT]):
         """Cancel the run; its result has the status `cancelled`."""
         coroutine = self._task.get_coro()
         if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-            asyncio.get_running_loop().call_soon(self._task.cancel)  # a task that has not begun cannot record its end
+            asyncio.get_running_loop().call_soon(self._task.cancel)  # a task that has not started cannot record its end
         else:
             self._task.cancel()
 
@@ -539,7 +539,7 @@ class Journal:
     def mark_lease_lost(self) -> None:
         """Stop working on the run, because this process no longer holds its lease. The stored state is not changed.
 
-        Does nothing once the last write has begun, since that write releases the lease.
+        Does nothing once the last write has started, since that write releases the lease.
         """
         if not (self._is_ending or self._is_releasing or self.lease_lost):
             self.lease_lost = True
@@ -597,7 +597,7 @@ class Journal:
                 self._hub.put(event)
             return True
         self._outbox.extend(events)
-        self._requested += 1  # before any await: a write that begins now includes the end, and must be the last one
+        self._requested += 1  # before any await: a write that starts now includes the end, and must be the last one
         await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
         if self._end_is_refused:
             self._outbox = [event for event in self._outbox if event.seq < events[0].seq]
@@ -638,7 +638,7 @@ class Journal:
         """Write, unless that was done since. If only later requests are left, wait for the step's own write again."""
         self._timer = None
         if self._writing is not None or self._failure is not None:
-            return  # the end of that write begins the next one
+            return  # the end of that write starts the next one
         if self._written < self._timed:
             self._begin_write()
         elif self._written < self._requested:

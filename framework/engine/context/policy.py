@@ -203,7 +203,7 @@ def apply_settings(
 
     Args:
         state: the run.
-        requested: model settings, schema of the answer and limits with which the run began.
+        requested: model settings, schema of the answer and limits with which the run started.
         earlier: the agents before, in order.
         agent: the agent that continues.
     """
@@ -423,7 +423,7 @@ class BudgetLedger:
         return True
 
     def count_earlier(self, names: Iterable[str], usage: Usage) -> None:
-        """Count usage from before the run began, such as the choice of its agent."""
+        """Count usage from before the run started, such as the choice of its agent."""
         self._add(dict.fromkeys(key for _, key in self._in_force(names)), usage)
 
     def release(self, path: tuple[str, ...]) -> None:
@@ -741,7 +741,7 @@ def with_lowered_limits(own: Limits, pinned: Limits, live: Limits) -> Limits:
     """Return a run's limits, lowered where the live file is stricter than the version the run is pinned to.
 
     Args:
-        own: the limits that the run began with.
+        own: the limits that the run started with.
         pinned: limits in the agent file's version that the run is pinned to.
         live: limits in the live agent file.
     """

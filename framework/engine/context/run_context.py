@@ -129,7 +129,7 @@ class CircuitBreakers:
             model: its name.
             permit: the permit of the call.
             error: the error message, reported to calls that have to wait.
-            after: number of failures in a row that begin a cooldown.
+            after: number of failures in a row that start a cooldown.
             cooldown: length of the first cooldown, in seconds.
         """
         record = self._records.setdefault(model, _Record(epoch=permit.epoch))
@@ -247,7 +247,7 @@ class ModelClients:
     def __init__(self, clients: Mapping[str, ModelClient]) -> None:
         self.breakers = CircuitBreakers()
         self.begin_with_thoughts: set[str] = set()
-        """Models whose last streamed reply began with thoughts and had their end tag only."""
+        """Models whose last streamed reply started with thoughts and had their end tag only."""
         self._tool_tokens = ToolsetCache(tool_tokens)  # a list of tools is counted once while it is in use
         self._embedded = dict(clients)
         self._connected: dict[_Identity, ModelClient] = {}
@@ -440,7 +440,7 @@ class Services:
     reserved_files: tuple[Path, ...]
     """Files of the store, which no tool may read or write."""
     tools: Callable[[], ToolSettings]
-    """Returns limits for tools: the stricter of those when the run began and the live ones."""
+    """Returns limits for tools: the stricter of those when the run started and the live ones."""
     deps: Any
     content: Content
     """How much of prompts, arguments and results the operator allows in traces."""
@@ -498,7 +498,7 @@ class RunContext(ABC):
         self.bind(agent)
 
     def bind(self, agent: Agent) -> None:
-        """Let an agent work on the run: the one that it began with, or another one that it was handed over to."""
+        """Let an agent work on the run: the one that it started with, or another one that it was handed over to."""
         state, services, parent = self.state, self.services, self.parent
         is_root, model = parent is None, services.root.model
         agent = agent.for_run(model, state.client, is_root=is_root)
@@ -593,7 +593,7 @@ class RunContext(ABC):
         return self._definitions[2]
 
     def add_tools(self, names: Iterable[str]) -> None:
-        """Add tools to the further requests of this run, after the others: providers cache the beginning."""
+        """Add tools to the further requests of this run, after the others: providers cache the start."""
         there = {*self.state.added_tools, *(tool.name for tool in self.tool_definitions())}
         new = [name for name in dict.fromkeys(names) if name not in there]
         self.state.added_tools.extend(new[: max(0, MAX_ADDED_TOOLS - len(self.state.added_tools))])
@@ -643,7 +643,7 @@ class RunContext(ABC):
         """Return the id of a confirmation: a decision counts only for the texts whose digests the id contains.
 
         Args:
-            prefix: what the id begins with.
+            prefix: what the id starts with.
             texts: what the decision applies to; their digests follow the prefix.
             mark: put before each digest.
             end: what the id ends with.

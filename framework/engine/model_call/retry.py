@@ -530,7 +530,7 @@ def _due(now: float, seconds: float | None, end: float | None) -> float | None:
 
 
 _MAX_BEGUN_RETRIES = 1
-"""How often a model begins an answer again after a part of it had arrived: that part was paid for, and perhaps read."""
+"""How often a model starts an answer again after a part of it had arrived: that part was paid for, and perhaps read."""
 _NO_FINISH_REASON = (
     "the server of {model} ended its stream without a finish_reason: the answer is taken as complete; if answers are "
     "cut, set `stream: false` at an alias of the model, or update the server"
@@ -710,7 +710,7 @@ class _ModelCall:
     async def _begin_message(self) -> str:
         """Return the id of the message of the next attempt.
 
-        A continued message keeps its id until an attempt fails, which voids it; its beginning is then emitted again.
+        A continued message keeps its id until an attempt fails, which voids it; its start is then emitted again.
         """
         message_id, cut = self._context.message_id(self._attempts), self._request.continued
         if cut is None:

@@ -1,7 +1,7 @@
 """One model turn: build the request from the conversation, call the model, emit its reply, and check its answer.
 
 An answer that must fit a schema or a type is parsed. A text that the output limit cut is continued, stops the run, or
-is reported, as the agent's `on_truncation` says. Only text is continued: a model that is asked to continue JSON begins
+is reported, as the agent's `on_truncation` says. Only text is continued: a model that is asked to continue JSON starts
 a new object, so an answer that is requested as JSON is requested again as a whole if it does not fit its schema.
 
 Before the first turn, a run is prepared: a local server is probed, the agent's MCP context is read, and a long history
@@ -254,7 +254,7 @@ def _with_short_result(message: Message, chars: int) -> Message:
 
 
 def preamble_messages(run: RunContext) -> tuple[Message, ...]:
-    """Return the messages that begin every request of this run, rendered once; raises PromptError."""
+    """Return the messages that start every request of this run, rendered once; raises PromptError."""
     if "preamble" not in run.rendered:
         run.rendered["preamble"] = render_preamble(run)
     return run.rendered["preamble"]
@@ -291,7 +291,7 @@ def _caller_instructions(run: RunContext) -> Iterator[str]:
 
 
 def render_summary(run: RunContext) -> tuple[Message, ...]:
-    """Render the summary of the conversation's beginning, if there is one, as a user message.
+    """Render the summary of the conversation's start, if there is one, as a user message.
 
     It is not a system message: it quotes users and tools, whose text must not become instructions.
     """
@@ -336,7 +336,7 @@ def _variables(run: RunContext) -> RunVariables:
 
 
 def _plan_reminder(run: RunContext) -> Iterator[Message]:
-    """Yield the plan of the current step, or the unfinished to-do list: models forget the beginning of a long run.
+    """Yield the plan of the current step, or the unfinished to-do list: models forget the start of a long run.
 
     It follows the conversation, so that the provider's prompt cache stays valid, and it is never stored. It contains
     only what the model itself wrote, one line per step or task, and nothing that a tool returned.
@@ -661,7 +661,7 @@ async def _read_mcp_item(run: RunContext, server: str, item: str | PromptRef) ->
 
 
 async def _fit_history(run: RunContext) -> None:
-    """Replace the beginning of a long conversation by a summary; warn about messages that the model does not see.
+    """Replace the start of a long conversation by a summary; warn about messages that the model does not see.
 
     If the summary fails, the run continues with the messages that fit its window.
     """

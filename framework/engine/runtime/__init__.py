@@ -3,7 +3,7 @@
 In reading order; each module imports only from those below it:
 
     runtime         The embeddable runtime: opens a project, and starts, resumes and cancels its runs.
-    queue           Runs that wait: saves requests, claims those that can begin, continues interrupted ones.
+    queue           Runs that wait: saves requests, claims those that can start, continues interrupted ones.
     follow          Follows a run, wherever it is in progress: its stored events, then live ones.
     resume          Resumes runs after a pause or a crash, and fails those that crash their process again and again.
     presence        Reports this process to others that share its store, and releases runs that it cannot execute.

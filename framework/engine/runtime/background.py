@@ -187,7 +187,7 @@ def limits_of(state: RunState, agent: Agent, generation: Generation) -> dict[str
     return limits
 
 
-# The rows of the store are the truth: they decide which run begins next and who may continue one. A delivery only says
+# The rows of the store are the truth: they decide which run starts next and who may continue one. A delivery only says
 # that it is time to look at them, so one that comes twice, late or never does no harm.
 
 
@@ -213,7 +213,7 @@ class Worker(Protocol):
         ...
 
     async def drive(self, run_id: str) -> None:
-        """Use the offer of a run: continue it if it was interrupted, else begin the best ready run.
+        """Use the offer of a run: continue it if it was interrupted, else start the best ready run.
 
         An offered run whose first confirmation expired is continued as well. If nothing needs this process, nothing
         happens. At full capacity, it waits for the end of another run.
@@ -265,7 +265,7 @@ class WorkSource(Protocol):
 DEFAULT_CAPACITY = 200
 """Number of queued and continued runs that one process executes at once, unless the settings say otherwise."""
 RECHECK_SECONDS = 1.0
-"""Interval at which a process looks for runs that can begin because of another process."""
+"""Interval at which a process looks for runs that can start because of another process."""
 
 
 class EmbeddedSource:

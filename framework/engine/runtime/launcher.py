@@ -448,7 +448,7 @@ class Launcher:
         return active.stream.end() if active else None
 
     def executes_only(self, run_id: str) -> bool:
-        """Return whether this process executes no other run, and is about to begin none."""
+        """Return whether this process executes no other run, and is about to start none."""
         return not (self._running.keys() | self._claims.keys()) - {run_id}
 
     def is_running(self, run_id: str) -> bool:
@@ -462,7 +462,7 @@ class Launcher:
             await asyncio.wait([active.stream.end()])
 
     def cancel(self, run_id: str) -> bool:
-        """Cancel a run that this process executes or begins. Return False if there is none, or its lease was lost.
+        """Cancel a run that this process executes or starts. Return False if there is none, or its lease was lost.
 
         Also False if its end or pause is being saved: then only the store knows whether the request is in time.
         """
@@ -523,7 +523,7 @@ class Launcher:
         return generation.budgets, self._catalog.current.budgets
 
     async def close(self, grace: float) -> None:
-        """Stop every run, including those that begin during the call. Runs in a durable store can be resumed later.
+        """Stop every run, including those that start during the call. Runs in a durable store can be resumed later.
 
         Args:
             grace: seconds to wait for tool calls in progress; a call that is interrupted may have taken effect.

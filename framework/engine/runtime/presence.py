@@ -34,7 +34,7 @@ ProcessKind = Literal["serve", "worker"]
 REPORT_SECONDS = 2.0
 """Interval of the reports of a process."""
 _RATE_SECONDS = 60.0
-"""Length of time over which the rate of begun runs is measured."""
+"""Length of time over which the rate of started runs is measured."""
 
 
 class Presence:
@@ -49,7 +49,7 @@ class Presence:
         self._kind: ProcessKind = "serve"
         self._is_due = asyncio.Event()
         self._begun: deque[tuple[float, int]] = deque()
-        """Number of runs begun until each report of the last minute, by monotonic time."""
+        """Number of runs started until each report of the last minute, by monotonic time."""
         self._is_saved = True
         self._unsubscribe: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
@@ -114,7 +114,7 @@ class Presence:
             self._is_saved = True
 
     def _begun_per_second(self) -> float:
-        """Return the rate at which this process began runs over the last minute."""
+        """Return the rate at which this process started runs over the last minute."""
         now, begun = time.monotonic(), self._launcher.begun
         self._begun.append((now, begun))
         while self._begun[0][0] < now - _RATE_SECONDS:
@@ -191,11 +191,11 @@ class RunReleaser:
         await self._store.release_for_others(run_id, reason, delay)
 
     async def reason_to_leave(self, agent: str | None, error: AgentsdError) -> str | None:
-        """Return what this process lacks for a queued run that cannot begin, if another process has it; else None.
+        """Return what this process lacks for a queued run that cannot start, if another process has it; else None.
 
         Args:
             agent: the agent that the run names, if any.
-            error: why the run cannot begin.
+            error: why the run cannot start.
         """
         if isinstance(error, AgentNotFound):
             return f"has no agent {error.name!r}" if await self._others_have(error.name) else None
@@ -207,7 +207,7 @@ class RunReleaser:
         return None
 
     async def check(self, state: RunState, original: Generation, current: Generation) -> None:
-        """Check whether this process has what an interrupted run needs to continue as it began.
+        """Check whether this process has what an interrupted run needs to continue as it started.
 
         Args:
             state: the run.

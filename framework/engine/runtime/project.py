@@ -79,7 +79,7 @@ class Project:
             lifecycle: sets up the plugins.
             connect: connect to the tool servers that the files declare. The catalog must then be closed.
             gate_start: whether `gate` also checks the files at the start.
-            keep_holds: keep what a rollback holds back in a file, and begin with it.
+            keep_holds: keep what a rollback holds back in a file, and start with it.
 
         Raises:
             ConfigError: the settings or tools are invalid, or no generation can be served.

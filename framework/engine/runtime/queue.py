@@ -1,6 +1,6 @@
-"""The runs that wait: saves requests, claims those that can begin, starts them, and continues interrupted ones.
+"""The runs that wait: saves requests, claims those that can start, starts them, and continues interrupted ones.
 
-The store decides which runs can begin, and in which order; several processes may claim runs of one store. A work source
+The store decides which runs can start, and in which order; several processes may claim runs of one store. A work source
 says when to look.
 """
 
@@ -52,7 +52,7 @@ SAMPLE_SECONDS = 1.0
 _SECONDS_PER_RUN = 25e-6
 """The same for each run that may wait, while the queue seems full: 0.25 s for 10,000. Counting more runs costs more."""
 _RATE_SECONDS = 60.0
-"""Period over which the rate is measured at which runs begin."""
+"""Period over which the rate is measured at which runs start."""
 _MAX_RETRY_SECONDS = 600
 
 
@@ -140,15 +140,15 @@ class Submitted:
 
 
 class _Claim:
-    """A queued run that this process has claimed, until it begins."""
+    """A queued run that this process has claimed, until it starts."""
 
     def __init__(self, request: RunRequest) -> None:
         self.request = request
         self.cancel_requested = self.lease_lost = False
         self.is_stopped = False
-        """Whether the run must not begin here, unless it is being recorded already."""
+        """Whether the run must not start here, unless it is being recorded already."""
         self.settled = asyncio.Event()
-        """Set when the run has begun, has ended, or is released."""
+        """Set when the run has started, has ended, or is released."""
         self._preparation: asyncio.Task[NewRun] | None = None
 
     async def prepare(self, starter: RunStarter, generation: Generation) -> NewRun | None:
@@ -162,7 +162,7 @@ class _Claim:
         return None if self.is_stopped else new
 
     def stop(self) -> None:
-        """Do not begin the run, unless it is being recorded already."""
+        """Do not start the run, unless it is being recorded already."""
         self.is_stopped = True
         if self._preparation is not None:
             self._preparation.cancel()
@@ -173,7 +173,7 @@ class _Claim:
         self.stop()
 
     def mark_lease_lost(self) -> None:
-        """Do not begin the run, because this process no longer holds it."""
+        """Do not start the run, because this process no longer holds it."""
         self.lease_lost = True
         self.stop()
 
@@ -211,7 +211,7 @@ class RunQueue:
     async def submit(
         self, content: UserInput, options: RunOptions, place: QueuePlace, idempotency: IdempotencyKey | None
     ) -> Submitted:
-        """Save a request as a queued run, which begins as soon as it can; see `Runtime.submit`."""
+        """Save a request as a queued run, which starts as soon as it can; see `Runtime.submit`."""
         check_place(place)
         stored, message = await stored_options(options), await content.to_message()
         generation = self._catalog.current
@@ -245,17 +245,17 @@ class RunQueue:
             self._background.start("the queue", self._claim_woken(), Context())
 
     async def claim(self) -> Sequence[str]:
-        """Claim the runs that can begin, and start them in the background; return their ids. Raises StoreError."""
+        """Claim the runs that can start, and start them in the background; return their ids. Raises StoreError."""
         claiming = asyncio.create_task(self._claim())
         self._background.add(claiming)
         return await asyncio.shield(claiming)  # runs that were claimed are started even if the caller leaves
 
     async def drive(self, run_id: str) -> None:
-        """Continue an offered run, or begin the best ready one; see `Worker.drive`."""
+        """Continue an offered run, or start the best ready one; see `Worker.drive`."""
         await asyncio.wait([self._background.start("the queue", self._drive(run_id), Context())])
 
     async def close(self) -> None:
-        """Claim nothing more; return when each claimed run has begun or is released."""
+        """Claim nothing more; return when each claimed run has started or is released."""
         self._is_closing = True
         self._slots.close()
         async with self._claiming:
@@ -399,7 +399,7 @@ class RunQueue:
         return None
 
     async def _may_begin(self, request: RunRequest) -> bool:
-        """Return whether to begin a run whose earlier processes ended. If not, it has failed, or begins later."""
+        """Return whether to start a run whose earlier processes ended. If not, it has failed, or starts later."""
         run_id = request.run_id
         if await self._resumer.crash_loop_guard.has_crashed(run_id, request.attempts):
             message = f"{request.attempts} processes in a row ended before the run began"
@@ -427,7 +427,7 @@ class RunQueue:
         return run
 
     async def _fail(self, run_id: str, error: ErrorInfo) -> None:
-        """Record that a claimed run cannot begin."""
+        """Record that a claimed run cannot start."""
         async with self._claiming:  # so that this process does not claim it again in between
             await self._release(run_id)
             await self._resumer.fail_queued(run_id, error)

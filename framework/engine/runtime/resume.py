@@ -367,7 +367,7 @@ class RunResumer:
                 await self._continue(info.run_id)
 
     async def fail_queued(self, run_id: str, error: ErrorInfo) -> None:
-        """Fail a queued run that cannot begin, unless another process has claimed it."""
+        """Fail a queued run that cannot start, unless another process has claimed it."""
         with suppress(RunBusy, RunNotFound):
             state = await self._store.load_run(run_id)
             if state.status == "queued":
@@ -449,7 +449,7 @@ class RunResumer:
         return await count_matches(self._store, grant, tool)
 
     async def _original_generation(self, state: RunState, current: Generation) -> Generation:
-        """Return the generation that the run began with: its own agents' files, with the current plugins."""
+        """Return the generation that the run started with: its own agents' files, with the current plugins."""
         if not state.blueprint or self._blueprints.matches(state.blueprint, current, state.agent):
             return current
         blueprint = await self._store.blueprint(state.blueprint)

@@ -175,7 +175,7 @@ class Runtime:
 
     @property
     def settings(self) -> Settings:
-        """Settings of the live generation, used by runs that begin now."""
+        """Settings of the live generation, used by runs that start now."""
         return self.catalog.current.settings
 
     @classmethod
@@ -208,7 +208,7 @@ class Runtime:
             models: model clients by the name that agent files use.
             store: a store, or its URL, such as `sqlite:///state.db`. Default: a store in memory.
             deps: the program's own objects, passed to tools as `context.deps`.
-            watch: reload when files change, and begin with what a rollback holds until they do.
+            watch: reload when files change, and start with what a rollback holds until they do.
             grace: seconds that tool calls get to end when the context closes. Runs in a durable store that have not
                 ended by then can be resumed.
             single_user: let calls without `user` and `tenant` access the data of every user and tenant. By default
@@ -321,21 +321,21 @@ class Runtime:
         idempotency: IdempotencyKey | None = None,
         **options: Unpack[RunOptions],
     ) -> Submitted:
-        """Save a request and return at once: its run begins in the background, and does not depend on the caller.
+        """Save a request and return at once: its run starts in the background, and does not depend on the caller.
 
-        A durable store keeps the request if this process ends: the next one that calls `start_queued` begins the run.
+        A durable store keeps the request if this process ends: the next one that calls `start_queued` starts the run.
 
         Args:
             message: see `run`.
             queue: in a busy conversation, wait for the open run and for those that wait already.
-            priority: -100 to 100; of the runs that can begin, those with a higher one begin first.
+            priority: -100 to 100; of the runs that can start, those with a higher one start first.
             queue_name: queue whose workers execute the run. Default: workers of its agent.
             idempotency: the caller's key for this request. A repetition within 24 hours returns the same run.
             options: see `RunOptions`; they must be JSON data. Without `conversation` and `history`, a conversation is
                 created.
 
         Raises:
-            RequestError: the run cannot begin, as far as that is known without calling a model (ConversationBusy,
+            RequestError: the run cannot start, as far as that is known without calling a model (ConversationBusy,
                 QueueFull, IdempotencyConflict), or an option cannot be stored. Later problems fail the run.
         """
         self._require_own_loop()
@@ -361,7 +361,7 @@ class Runtime:
         """Yield a run's events, stored and live, wherever it is in progress. Leaving does not affect the run.
 
         It ends after `RunFinished` of a run that has ended or is paused, and without it when this runtime closes. Texts
-        arrive as deltas (`seq` is 0), which begin with the text so far, and then whole in a numbered event.
+        arrive as deltas (`seq` is 0), which start with the text so far, and then whole in a numbered event.
 
         Args:
             run_id: the id of the run.
@@ -422,7 +422,7 @@ class Runtime:
             RequestError: the run has ended, or a decision matches no pending confirmation.
             RunBusy: the run is already in progress, in this process or another.
             DecisionRefused: a confirmation was already decided, or has expired.
-            ConfigError: the agent that the run began with cannot be set up again.
+            ConfigError: the agent that the run started with cannot be set up again.
         """
         async with self.resume_stream(run_id, decisions, user=user, tenant=tenant) as stream:
             return await stream.result()

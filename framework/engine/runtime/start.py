@@ -288,7 +288,7 @@ class RunStarter:
         self._caller, self._clock = caller, clock
 
     async def begin(self, content: UserInput, options: RunOptions, generation: Generation) -> PreparedRun:
-        """Save a new run in the store, before any of its work begins.
+        """Save a new run in the store, before any of its work starts.
 
         Raises:
             RequestError: the run cannot start with these options (AgentNotFound, ConversationBusy).
@@ -298,7 +298,7 @@ class RunStarter:
         return await self.record(await self.prepare(content, options, generation))
 
     async def check(self, message: Message, options: RunOptions, generation: Generation) -> Conversation | None:
-        """Check whether a run could begin, as far as that is known without calling a model; raises as `begin` does.
+        """Check whether a run could start, as far as that is known without calling a model; raises as `begin` does.
 
         A busy conversation is no error. Without a name, the agent is known only if it is the only one.
 
@@ -324,8 +324,8 @@ class RunStarter:
         Args:
             content: the user's message.
             options: the caller's options.
-            generation: the generation that the run begins with.
-            run_id: id of the queued run that begins. Default: a new one.
+            generation: the generation that the run starts with.
+            run_id: id of the queued run that starts. Default: a new one.
         """
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)

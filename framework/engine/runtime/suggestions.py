@@ -459,7 +459,7 @@ def _region_of(tool: Tool, names: Sequence[str], rule: Rule, chosen: Sequence[Ca
 def _condition(tool: Tool, name: str, rule: Rule, values: Sequence[Any]) -> tuple[tuple[str, ...], str] | None:
     """Return the conditions of values outside of these, and what these have in common in words.
 
-    A beginning with a slash only counts in arguments that are declared as paths or URLs: `..` leads out of others.
+    A start with a slash only counts in arguments that are declared as paths or URLs: `..` leads out of others.
     """
     if all(map(_is_number, values)):
         return _range(rule.when.get(name), min(values), max(values))

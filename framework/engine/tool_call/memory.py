@@ -1,4 +1,4 @@
-"""The memory of an agent: the notes that a run begins with, and the tools that save, find and forget notes.
+"""The memory of an agent: the notes that a run starts with, and the tools that save, find and forget notes.
 
 A note is data. Recalled notes are part of a user message and of the run's state, so that a resumed run sees the same
 ones. A note is marked as untrusted if text of others was in the conversation that led to it: results of tools, except
@@ -64,7 +64,7 @@ _SHARED_BY = {
 }
 
 
-# --- what a run begins with
+# --- what a run starts with
 
 
 async def recall(run: RunContext) -> None:
@@ -101,7 +101,7 @@ def _fitting(found: Iterable[Note], policy: MemoryPolicy) -> list[Note]:
 
 
 def recalled_messages(run: RunContext) -> tuple[Message, ...]:
-    """Return the message with the notes that the run began with; none without notes.
+    """Return the message with the notes that the run started with; none without notes.
 
     It is a user message, like everything that quotes users and tools, whose text must not become instructions.
     """
@@ -215,7 +215,7 @@ def _unknown(id: str) -> ToolError:
 
 
 def _policy(run: RunContext) -> MemoryPolicy:
-    """Return the agent's policy, with the narrower scope of the versions that the run began with and that is live."""
+    """Return the agent's policy, with the narrower scope of the versions that the run started with and that is live."""
     own, live = run.agent.spec.memory, run.services.current_agent(run.agent.name)
     scope = min(own.scope, live.spec.memory.scope if live else None, key=MEMORY_SCOPES.index)
     return own if scope == own.scope else own.model_copy(update={"scope": scope})

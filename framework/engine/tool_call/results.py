@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 _MAX_OUTPUT_DEPTH = MAX_JSON_DEPTH
 _CUT_NOTE = "(This answer was cut at the output limit: its end is missing.)"
 MAX_RESULT_BYTES, MAX_KEPT_BYTES = 10_000_000, 50_000_000
-"""What is kept of one result that is too long for the model, and of all those of a run: the beginnings."""
+"""What is kept of one result that is too long for the model, and of all those of a run: the starts."""
 DROPPED = "dropped_bytes"
 """Key in a result's metadata: size of the end that is not kept."""
 INVALID_CALL = "wrong_call"
@@ -191,7 +191,7 @@ def _is_skill(run: RunContext, call: ToolCall, result: ToolResult) -> bool:
 
 
 def whole_text(run: RunContext, tool: str, result: ToolResult) -> str:
-    """Return a result as text or JSON, of which the model sees the beginning."""
+    """Return a result as text or JSON, of which the model sees the start."""
     if result.status in REFUSED_STATUSES:
         return f"{result.status.capitalize()}: {result.error}"
     if result.status != "success":
@@ -202,7 +202,7 @@ def whole_text(run: RunContext, tool: str, result: ToolResult) -> str:
 def _kept(run: RunContext, call: ToolCall, result: ToolResult) -> ToolResult:
     """Return a result as it is recorded; if it is too long for the model, the tools that read on are added to the run.
 
-    Of a result that is larger than the limits of what is kept, only the beginning is recorded, as text.
+    Of a result that is larger than the limits of what is kept, only the start is recorded, as text.
     """
     text, shown = whole_text(run, call.tool, result), run.budget.limits.max_observation_chars
     if len(text) <= shown or _is_skill(run, call, result):

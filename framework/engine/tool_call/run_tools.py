@@ -37,7 +37,7 @@ from framework.types.strict_json import MAX_OBJECT_CHARS, read_object, repetitio
 from framework.types.text import did_you_mean, shorten
 
 # Tools that are found stay in the requests of the run, after the others. Results are read by the id of their call,
-# those of this run only: a step of a plan also reads the results of the run that it is part of, whose beginnings it has
+# those of this run only: a step of a plan also reads the results of the run that it is part of, whose starts it has
 # received; a sub-agent reads only its own.
 
 
@@ -117,12 +117,12 @@ async def call_run_tool(
 
 # The calls of the script `c1` have the ids `c1@1`, `c1@2` and so on. If one of them waits for a person, the state of
 # the interpreter becomes part of the run's state, and any process continues from there. After a crash, or with another
-# version of the interpreter, the script runs again from its beginning: its finished calls are answered from their
+# version of the interpreter, the script runs again from its start: its finished calls are answered from their
 # records. A script that then asks for another call than before ends with an error, and the call is not made.
 
 
 _MAX_SNAPSHOT_BYTES = 1_000_000
-"""A larger snapshot is not stored: the script runs again from its beginning."""
+"""A larger snapshot is not stored: the script runs again from its start."""
 _SHOWN_CALLS, _SHOWN_CHARS = 20, 160
 _WORD = re.compile(r"\w+")
 _UNKNOWN_NAME = re.compile(r"Name `(\w{1,80})` used when not defined")
@@ -178,7 +178,7 @@ class _Script:
         record = state.scripts.setdefault(self.id, ScriptRecord(began=self.run.services.now()))
         try:
             return await self._drive(check=not record.calls)
-        except SnapshotError:  # it runs again from its beginning
+        except SnapshotError:  # it runs again from its start
             state.scripts[self.id] = state.scripts[self.id].model_copy(update={"snapshot": ""})
             return await self._drive(check=False)
 

@@ -251,7 +251,7 @@ class OpenAIExchange(ProviderClient, ABC, Generic[A]):
                 return
             self._next_probe = monotonic() + _PROBE_INTERVAL
             try:
-                connection = self._connected()  # before the timeout begins, because it loads the SDK
+                connection = self._connected()  # before the timeout starts, because it loads the SDK
                 async with asyncio.timeout(_PROBE_TIMEOUT):
                     found = await self._guard(ask_server(connection.fetch, self._base_url or "", self._info.model))
             except (ModelError, TimeoutError):

@@ -52,7 +52,7 @@ class EventStream:
         self.response = response
         self._chunks: AsyncIterator[bytes] | None = None
         self._rest: list[bytes] = []
-        """The beginning of an event whose end has not arrived."""
+        """The start of an event whose end has not arrived."""
         self._failure: Exception | None = None
         self._is_done = False
 

@@ -296,7 +296,7 @@ class ResponsesAssembler:
         self._error = error
         self._done: dict[int, dict[str, Any]] = {}
         self._began: object = None
-        """Id of the response that began last."""
+        """Id of the response that started last."""
         self._commentary: list[object] = []
         """Positions of messages that are shown as thoughts."""
         self._shown: dict[str, object] = {}
@@ -351,7 +351,7 @@ class ResponsesAssembler:
         return self._text(index, content_text(item.get("content")))
 
     def _begin(self, response_id: object) -> None:
-        """Note the response that begins; raise ModelError if another one has begun to answer."""
+        """Note the response that starts; raise ModelError if another one has started to answer."""
         if self._began not in (None, response_id) and (self._shown or self._done):
             raise self._error({"message": "a second answer began within the first one"})
         self._began = response_id
@@ -363,7 +363,7 @@ class ResponsesAssembler:
         return Delta(text=self._fragment("text", index, fragment))
 
     def _fragment(self, kind: str, part: object, fragment: object) -> str:
-        """Return a fragment as it is shown, with an empty line before it if it begins another part."""
+        """Return a fragment as it is shown, with an empty line before it if it starts another part."""
         if not isinstance(fragment, str) or not fragment:
             return ""
         is_next = self._shown.setdefault(kind, part) != part

@@ -213,7 +213,7 @@ class ChatWriter:
         yield DONE
 
     def error(self, code: str, message: str) -> bytes:
-        """Return the event for an error after the beginning of a stream, and the end of the stream."""
+        """Return the event for an error after the start of a stream, and the end of the stream."""
         return _encoded({"error": {"code": code, "type": "server_error", "message": message, "param": None}}) + DONE
 
     def complete(self, agent: str, ending: Ending, reasoning: str) -> dict[str, Any]:

@@ -526,7 +526,7 @@ class UnknownCall(RequestError):
 
 
 class HistoryChanged(RequestError):
-    """The messages before the calls are not those that the run began with."""
+    """The messages before the calls are not those that the run started with."""
 
     code = "history_changed"
 

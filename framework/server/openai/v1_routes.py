@@ -113,11 +113,11 @@ class StartedRun:
     is_waiting: bool = False
     """Whether it is an earlier run of the conversation, which waits for a decision."""
     after: int = 0
-    """Number of the event after which the answer begins: that with which the run paused for the client's results."""
+    """Number of the event after which the answer starts: that with which the run paused for the client's results."""
     ignored: tuple[str, ...] = ()
     """Fields of the request that have no effect, although the client may expect one."""
     agent: str = ""
-    """The agent, if it is known before the run begins."""
+    """The agent, if it is known before the run starts."""
 
     @property
     def answer_id(self) -> str:
@@ -160,7 +160,7 @@ class RunAnswers:
         If the conversation has a run that waits for a decision, return that run: a message decides nothing.
 
         Raises:
-            RequestError: the run cannot begin. `param` names the field.
+            RequestError: the run cannot start. `param` names the field.
             ConfigError: no agent is valid.
             StoreError: the store fails.
         """
@@ -221,7 +221,7 @@ class RunAnswers:
     async def _continued(
         self, asked: ClientRequest, identity: Identity, pages: str, *, is_kept: bool
     ) -> StartedRun | None:
-        """Continue the run whose calls a request has the results of; None if the request begins a run.
+        """Continue the run whose calls a request has the results of; None if the request starts a run.
 
         Results that the run has already are a repetition, with the answer that they had.
 
@@ -402,7 +402,7 @@ class Exchange:
         """Run the agent and return its answer. The run continues if the client leaves.
 
         Raises:
-            RequestError, ConfigError, StoreError: the run did not begin.
+            RequestError, ConfigError, StoreError: the run did not start.
         """
         own = request.headers.get("x-agentsd-events") == "1"
         if asked.stream:
@@ -502,7 +502,7 @@ def _headers(started: StartedRun) -> dict[str, str]:
 
 
 def failure(code: str, message: str, headers: Mapping[str, str] = MappingProxyType({})) -> Response:
-    """Return the response for a run that began and failed. No client repeats it: the run may have had effects."""
+    """Return the response for a run that started and failed. No client repeats it: the run may have had effects."""
     error = {"code": code, "type": "server_error", "message": message, "param": None}
     return JSONResponse({"error": error}, 422, {**headers, **_NO_RETRY})
 

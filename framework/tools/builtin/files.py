@@ -127,7 +127,7 @@ def _entry(folder: int, name: str) -> str:
 
 
 def _is_media(content: bytes) -> bool:
-    """Return whether content is a file for models; some texts begin like one, but PDFs are not always binary."""
+    """Return whether content is a file for models; some texts start like one, but PDFs are not always binary."""
     media_type = media_type_of(content)
     return media_type == "application/pdf" or (media_type is not None and is_binary(content))
 
@@ -521,7 +521,7 @@ def _lines(count: int) -> str:
 
 
 def _lines_of(text: str, piece: str) -> list[int]:
-    """Return the numbers of the lines where the piece begins, including overlapping occurrences."""
+    """Return the numbers of the lines where the piece starts, including overlapping occurrences."""
     numbers: list[int] = []
     number, counted = 1, 0
     start = text.find(piece)

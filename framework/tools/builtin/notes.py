@@ -165,7 +165,7 @@ async def result_search(id: str, text: str) -> str:
 
 
 def _line_starts(text: str, limit: int) -> list[int]:
-    """Return where each line of a text begins.
+    """Return where each line of a text starts.
 
     Args:
         text: the text.
@@ -234,7 +234,7 @@ def search_lines(text: str, wanted: str, limit: int) -> str:
 
 
 def next_line(shown: str, limit: int) -> int:
-    """Return the line in which the shown beginning of a text ends, from 1: reading continues there."""
+    """Return the line in which the shown start of a text ends, from 1: reading continues there."""
     return len(_line_starts(shown, limit))
 
 

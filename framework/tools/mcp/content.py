@@ -401,7 +401,7 @@ class ServerQuestions:
     def restart(self, error: MCPError) -> bool:
         """Forget a state that the server refuses, because it has expired or the server was restarted.
 
-        The call starts from its beginning; questions that the server repeats are answered from those of before.
+        The call starts from its start; questions that the server repeats are answered from those of before.
 
         Returns:
             Whether there was a state.

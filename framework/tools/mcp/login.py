@@ -74,7 +74,7 @@ class _Storage:
         self.provider: OAuthClientProvider | None = None
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return the stored tokens if they are to be renewed; a new login begins without."""
+        """Return the stored tokens if they are to be renewed; a new login starts without."""
         return OAuthToken.model_validate(self.stored.tokens) if self.stored.tokens and self._renews else None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:

@@ -135,7 +135,7 @@ def read_operations(document: ApiDocument, api_name: str, api: OpenApi) -> Opera
 
     Args:
         document: the document.
-        api_name: name of the API, with which the names of its tools begin.
+        api_name: name of the API, with which the names of its tools start.
         api: the entry of the API.
 
     Raises:
