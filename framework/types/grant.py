@@ -239,6 +239,7 @@ class GrantUsage(Frozen):
     """What a grant would have matched in a period."""
 
     days: int
+    """Length of the period."""
     calls: int
     """Number of calls of the tool by the agent that were found."""
     matched: int
