@@ -343,7 +343,7 @@ class Toolset:
         """
         names = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
         names.update([name for name, tool in tools.items() if tool.source in BY_KEY])
-        names -= Globs(rule.tool for rule in policy.deny if not rule.when).matching(names)
+        names -= Globs(rule.tool for rule in policy.deny if not rule.is_conditional).matching(names)
         names.difference_update(blocked)
         own = {name: tool for name, tool in tools.items() if tool.source == "run"}
         names -= own.keys() - (set(policy.allow) - {TOOL_SEARCH})
@@ -357,7 +357,7 @@ class Toolset:
         self.offered: Mapping[str, Tool] = {
             name: tool for name, tool in tools.items() if name in names and (tool.risk in risks or name in lifted)
         }
-        denied = Globs(rule.tool for rule in policy.deny if not rule.when).matching(own.keys())
+        denied = Globs(rule.tool for rule in policy.deny if not rule.is_conditional).matching(own.keys())
         self.on_demand: Mapping[str, Tool] = {
             name: tool for name, tool in own.items() if self.offered and name not in denied
         }
@@ -528,7 +528,7 @@ class Toolset:
 
     def unconditional_deny(self, name: str) -> PlacedRule | None:
         """Return the rule that denies a tool regardless of its arguments, or None."""
-        return next((rule for rule in self.rules_for(name).deny if not rule.rule.when), None)
+        return next((rule for rule in self.rules_for(name).deny if not rule.rule.is_conditional), None)
 
     def _placed(self, kind: RuleKind) -> list[PlacedRule]:
         if (known := self._placed_rules.get(kind)) is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
+from framework.types.budget import AtMost
 from framework.types.frozen import Duration, Frozen
 from framework.types.spec import Risk, ToolPattern
 
@@ -25,52 +24,8 @@ DEFAULT_AT_MOST = "10/day"
 """How often a grant that covers more than one call can be used if the approval does not say."""
 MAX_CONDITIONS = 50
 MAX_CONDITION_CHARS = 2000
-_AT_MOST = re.compile(r"([1-9][0-9]{0,5})/(minute|hour|day|week|month)")
-_AT_MOST_EXPECTED = "write a number and a period, such as 10/day; periods: minute, hour, day, week, month (in UTC)"
 
 
-@dataclass(frozen=True, slots=True)
-class CallRate:
-    """A number of calls in each calendar minute, hour, day, week or month, in UTC."""
-
-    count: int
-    per: str
-
-    @classmethod
-    def parse(cls, text: str) -> CallRate:
-        """Parse a rate such as `10/day`; raise ValueError if it is invalid."""
-        match = _AT_MOST.fullmatch(text.strip())
-        if match is None:
-            raise ValueError(f"invalid rate {text!r:.40}: {_AT_MOST_EXPECTED}")
-        return cls(int(match[1]), match[2])
-
-    def period(self, now: float) -> tuple[str, float]:
-        """Return the name of the period at a Unix time, and the Unix time at which it ends."""
-        at = datetime.fromtimestamp(now, UTC).replace(second=0, microsecond=0)
-        if self.per == "minute":
-            begin, end = at, at + timedelta(minutes=1)
-        elif self.per == "hour":
-            begin = at.replace(minute=0)
-            end = begin + timedelta(hours=1)
-        else:
-            begin = at.replace(minute=0, hour=0)
-            if self.per == "week":
-                begin -= timedelta(days=begin.weekday())
-            if self.per == "month":
-                begin = begin.replace(day=1)
-            days = {"day": 1, "week": 7, "month": 32}[self.per]
-            end = begin + timedelta(days=days)
-            end = end.replace(day=1) if self.per == "month" else end
-        return f"{self.per} {begin:%Y-%m-%dT%H:%M}", end.timestamp()
-
-
-def _check_rate(text: str) -> str:
-    rate = CallRate.parse(text)
-    return f"{rate.count}/{rate.per}"
-
-
-AtMost = Annotated[str, StringConstraints(max_length=40), AfterValidator(_check_rate)]
-"""A number of calls per period, such as `10/day`, counted over all processes of a store."""
 GrantCondition = str | int | float | bool
 _Condition = Annotated[str, StringConstraints(max_length=MAX_CONDITION_CHARS)] | int | float | bool
 

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from framework.types.budget import BudgetName
+from framework.types.budget import AtMost, BudgetName
 from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.text import LinearPattern
 
@@ -199,10 +199,24 @@ class Rule(Frozen):
     """Name of a tool, or a glob such as `orders.delete_*`."""
     when: Conditions = {}
     """Conditions on arguments, such as `{amount: "> 50"}`. Operators: `>`, `>=`, `<`, `<=`, `!=`, a glob or a value."""
+    at_most: AtMost | None = None
+    """Number of such calls per period that the rule does not apply to, such as `10/day`: it applies to those beyond.
+    Counted for each user, over all processes of the store; days and months are those of UTC."""
     reason: str = ""
     """Reason shown to the person who decides, and to the model when the call is denied."""
     optional: Annotated[bool, Field(strict=True)] = False
     """Whether the tool may be missing, such as one that a server may offer later. Otherwise that is an error."""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it applies to some calls of the tool only."""
+        return bool(self.when or self.at_most)
+
+    @property
+    def condition(self) -> str:
+        """Its conditions in words, such as `amount > 50 and more than 10/day`."""
+        parts = [f"{name} {expected}" for name, expected in self.when.items()]
+        return " and ".join([*parts, *([f"more than {self.at_most}"] if self.at_most else [])])
 
 
 def _rule(value: Any) -> Any:

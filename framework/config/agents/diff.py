@@ -325,6 +325,8 @@ def covers(wide: Mapping[str, Any], narrow: Mapping[str, Any]) -> bool:
 
     The tool patterns must be equal, because an ask rule also offers the tools it matches.
     """
+    if wide.get("at_most") not in (None, narrow.get("at_most")):
+        return False
     return wide["tool"] == narrow["tool"] and all(
         name in narrow["when"] and _condition_covers(condition, narrow["when"][name])
         for name, condition in wide["when"].items()

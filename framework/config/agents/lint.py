@@ -127,7 +127,7 @@ def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[st
     denied = {tool.name: _denied_paths(toolset, tool) for tool in toolset.offered.values() if tool.paths}
     for rule, names in toolset.matches():
         tools = [toolset.tools[name] for name in names]
-        first = seen.get(same := (rule.kind, rule.rule.tool, repr(sorted(rule.rule.when.items()))))
+        first = seen.get(same := (rule.kind, rule.rule.tool, repr((sorted(rule.rule.when.items()), rule.rule.at_most))))
         if first is not None:
             yield _warning(rule, f"duplicates line {first.place.rpartition(':')[2]}")
         elif not tools:  # for deny and ask rules, that is an error or was declared with `optional`

@@ -226,7 +226,9 @@ class _Check:
         later = referring_parameters(planned)
         known = tool.with_defaults({name: value for name, value in planned.parameters.items() if name not in later})
         for rule in self.toolset.rules_for(name).deny:
-            if rule_matches(rule.rule, {name: value for name, value in known.items() if name not in later}, tool):
+            if not rule.rule.at_most and rule_matches(
+                rule.rule, {name: value for name, value in known.items() if name not in later}, tool
+            ):
                 yield self.document.problem((*path, key), f"the policy forbids it: {rule}")
         for finding in argument_findings(tool, planned):
             yield self.document.problem((*path, "parameters" if step.parameters else key), finding, at_key=True)

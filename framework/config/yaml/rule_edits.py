@@ -74,6 +74,7 @@ def rule_yaml(rule: Rule) -> str:
         pairs = ", ".join(f"{_name(name)}: {_scalar(value)}" for name, value in rule.when.items())
         parts.append(f"when: {{{pairs}}}")
     parts += [f"reason: {_scalar(rule.reason)}"] if rule.reason else []
+    parts += [f"at_most: {rule.at_most}"] if rule.at_most else []
     parts += ["optional: true"] if rule.optional else []
     return f"{{{', '.join(parts)}}}"
 

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from framework.config.agents.compile import Agent
 from framework.config.api_keys import ApiKey
 from framework.config.settings import Settings
-from framework.engine.context.policy import Policy
+from framework.engine.context.policy import Policy, Verdict
 from framework.store.types import GrantQuery, RunQuery
 from framework.tools.conditions import policy_views, rule_matches
 from framework.tools.files import BaseFolder
 from framework.tools.grants import chosen_names, digest_of, fault_in, grant_covers, widths_for
 from framework.tools.tool import Tool
+from framework.tools.toolset import PlacedRule
+from framework.types.budget import CallRate
 from framework.types.errors import RequestError, ToolError
 from framework.types.grant import (
     DEFAULT_AT_MOST,
@@ -65,6 +67,40 @@ class GrantBook:
     """Returns the settings of the run's generation and the live ones. Both apply."""
     now: Callable[[], float]
     """Returns the time of the store, as Unix time."""
+    counts: StoredGrants
+    """Counts calls for the rules with `at_most`, also those of runs that are not stored."""
+
+    async def count(
+        self, policy: Policy, root: RunState, tool: Tool, views: Views, *, is_approved: bool
+    ) -> Verdict | None:
+        """Count an allowed call for the rules with `at_most`. Return the verdict of one that is used up, or None.
+
+        Args:
+            policy: the policy of the run or sub-run that makes the call.
+            root: the root run.
+            tool: the tool.
+            views: the call's arguments.
+            is_approved: a person has decided to execute the call, so that only `deny` rules are counted.
+        """
+        rates: dict[str, CallRate] = {}
+        rules: dict[str, PlacedRule] = {}
+        for agent, placed in policy.counted_rules(tool, views):
+            rule = placed.rule
+            if rule.at_most is None or (is_approved and placed.kind == "ask"):
+                continue
+            rate = CallRate.parse(rule.at_most)
+            counted = [root.tenant, root.user, agent.name, placed.kind, rule.tool, rule.when, rate.per]
+            key = f"rule {content_digest(json.dumps(counted, sort_keys=True))}"
+            if key not in rates or rate.count < rates[key].count:  # of the pinned and the live rule, the stricter one
+                rates[key], rules[key] = rate, placed
+        for kind in ("ask", "deny"):  # a call that a person is asked about now is counted once it is approved
+            chosen = {key: rate for key, rate in rates.items() if rules[key].kind == kind}
+            if chosen and (reached := await self.counts.count(chosen)) is not None:
+                placed = rules[reached]
+                beyond = f"more than {placed.rule.at_most}"
+                reason = f"{beyond}: {placed.rule.reason}" if placed.rule.reason else beyond
+                return Verdict("ask" if kind == "ask" else "deny", f"{kind} {placed.rule.tool}", placed.place, reason)
+        return None
 
     def offer(self, policy: Policy, root: RunState, tool: Tool, views: Views) -> RememberOffer | None:
         """Return how the approval of a call can be remembered, or None if it cannot."""

@@ -27,7 +27,7 @@ from framework.tools.conditions import WORKING_FOLDER, paths_below_base, rule_ma
 from framework.tools.files import BaseFolder
 from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Tool
-from framework.tools.toolset import TOOL_SEARCH
+from framework.tools.toolset import TOOL_SEARCH, PlacedRule
 from framework.types.budget import BudgetLimit, BudgetUse, CounterKey, ReachedBudget, counter_scope, period_end
 from framework.types.errors import ConfigError, LimitExceeded
 from framework.types.messages import ModelUse, Usage
@@ -105,6 +105,15 @@ class Policy:
             for parent in (*self.parents, *shared)
             for agent, version in self._versions(parent, tool)
         )
+
+    def counted_rules(self, tool: Tool, views: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Agent, PlacedRule]]:
+        """Yield the rules with `at_most` that a call counts for, of all agents that apply. See `GrantBook.count`."""
+        for one in (*self.parents, self.agent):
+            for agent, version in self._versions(one, tool):
+                rules = agent.toolset.rules_for(tool.name)
+                for rule in (*rules.deny, *rules.ask):
+                    if rule.rule.at_most and any(rule_matches(rule.rule, view, version, self.base) for view in views):
+                        yield agent, rule
 
     def denied_files(self) -> tuple[str, ...]:
         """Return the patterns of files denied to all tools of this run: from pinned and live files, of callers too."""
@@ -269,7 +278,7 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFo
             "deny", f"skills.deny {skill_rule.skill}", agent.place("skills", "deny", index), skill_rule.reason
         )
     for rule in agent.toolset.rules_for(tool.name).deny:
-        if rule_matches(rule.rule, arguments, tool, base):
+        if not rule.rule.at_most and rule_matches(rule.rule, arguments, tool, base):
             return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)
     ceiling = agent.spec.runtime_policy.risk_level
     if RISKS.index(tool.risk) > RISKS.index(ceiling) and not _is_lifted(agent, tool, arguments, base):
@@ -301,7 +310,7 @@ def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: B
 
 def _asked_by_rule(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
     for rule in agent.toolset.rules_for(tool.name).ask:
-        if rule_matches(rule.rule, arguments, tool, base):
+        if not rule.rule.at_most and rule_matches(rule.rule, arguments, tool, base):
             return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
     return None
 

@@ -514,6 +514,7 @@ class Launcher:
                 None if isinstance(prepared.record, UnstoredRecord) else self.store.grants,
                 lambda: (settings, self._catalog.current.settings),
                 self.store.now,
+                self.store.grants,
             ),
             output_type=prepared.output_type,
             decided=prepared.decided_ids,

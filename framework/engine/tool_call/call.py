@@ -63,12 +63,12 @@ from framework.tools.scripts import is_function
 from framework.tools.tool import HostedOutput, Tool, idempotency_key
 from framework.tools.toolset import PlacedRule, Toolset
 from framework.types.errors import Paused, ToolError
-from framework.types.events import TodoChanged, ToolRequested, ToolStarted
+from framework.types.events import ToolRequested, ToolStarted
 from framework.types.file import File
 from framework.types.http import HttpLimits, backoff
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
 from framework.types.messages import HOST, Message, ToolCall, ToolResult, original_keys
-from framework.types.plan import PlanDraft, read_items
+from framework.types.plan import PlanDraft
 from framework.types.redact import redact_data
 from framework.types.state import EXPIRED, Approve, CallRecord, Confirmation, Edit, Reject, Respond, RunState
 from framework.types.strict_json import canonical_call, content_digest, has_more_values, repetition_key
@@ -420,17 +420,16 @@ def system_prompt(
 def _conditions(agent: Agent, tool: Tool) -> Iterator[ConditionalVerdict]:
     """Yield the rules that apply to some arguments only, in the order in which the policy evaluates them."""
     rules, files = agent.toolset.rules_for(tool.name), agent.spec.skill_policy.files.deny
-    yield from (_conditional("deny", placed) for placed in rules.deny if placed.rule.when)
+    yield from (_conditional("deny", placed) for placed in rules.deny if placed.rule.is_conditional)
     if files and (tool.paths or tool.urls):
         place = agent.place("skill_policy", "files", "deny")
         yield ConditionalVerdict(f"a file matches {' or '.join(files)}", Verdict("deny", "files.deny", place))
-    yield from (_conditional("ask", placed) for placed in rules.ask if placed.rule.when)
+    yield from (_conditional("ask", placed) for placed in rules.ask if placed.rule.is_conditional)
 
 
 def _conditional(kind: VerdictKind, placed: PlacedRule) -> ConditionalVerdict:
-    condition = " and ".join(f"{name} {expected}" for name, expected in placed.rule.when.items())
     verdict = Verdict(kind, f"{kind} {placed.rule.tool}", placed.place, placed.rule.reason)
-    return ConditionalVerdict(condition, verdict)
+    return ConditionalVerdict(placed.rule.condition, verdict)
 
 
 RAISED_AT = "raised_at"
@@ -438,6 +437,7 @@ RAISED_AT = "raised_at"
 _MAX_PREVIEW_CHARS = 20_000
 RETRYABLE = "retryable"
 """Key in a result's metadata: the tool broke or timed out, so a retry may help."""
+_LIMIT_REACHED = "not called: max_tool_calls is reached; answer now with what you have"
 _REJECTED = "The user rejected this call"
 """Error of a call that a person rejects."""
 _ESCAPED_MARKS = str.maketrans("/~?@", "____")
@@ -500,12 +500,13 @@ def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: b
     ]
     requested = [_with_tool_name(call, run.agent.toolset) for call in requested]
     new = [call for call in requested if call.id not in run.state.calls]
+    beyond_limit = ToolResult(status="error", error=_LIMIT_REACHED)
     fitting = 0
     for call in new:
         repeats = 1 if is_retry else run.budget.spend_repeat(repetition_key(call.tool, call.arguments))
         fits = run.budget.reserve_call()
         fitting += fits
-        run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else _limit_reached())
+        run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else beyond_limit)
     if new and not fitting:
         raise run.budget.calls_exhausted()
     return requested
@@ -557,7 +558,6 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
     """
     decision: Approve | Edit | None = None
     seen_by_hooks: ToolCall | None = None
-    has_waited = False
     while True:
         ruling = evaluate_call(run, call, tool, decision)
         if isinstance(ruling, RefusedCall):
@@ -569,10 +569,9 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
             if any(True for _ in run.hooks("before_tool")):
                 continue
         if isinstance(ruling, AllowedCall):
-            if has_waited or not await _wait_for_rate(run, tool):
+            ruling = await _admit(run, call, tool, ruling, decision)
+            if not isinstance(ruling, Question):
                 return ruling
-            has_waited = True
-            continue
         answer = await _answer(run, call, tool, ruling)
         if not isinstance(answer, Approve | Edit):
             return answer
@@ -581,12 +580,24 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
             call = edited_call(run, call, tool, decision)
 
 
-async def _wait_for_rate(run: RunContext, tool: Tool) -> bool:
-    """Wait until the tool's rate limit permits a call; return whether that took time."""
-    if not tool.rate:
-        return False
-    run.keep_time()  # a timeout that was lowered must also end the wait
-    return await run.services.rate_limiter.wait(tool.name, tool.rate)
+async def _admit(
+    run: RunContext, call: ToolCall, tool: Tool, allowed: Ruling, decision: Approve | Edit | None
+) -> Ruling:
+    """Wait for the tool's rate limit, and count the call for rules with `at_most`; return the ruling after that."""
+    if await results.wait_for_rate(run, tool):
+        allowed = evaluate_call(run, call, tool, decision)
+    if not isinstance(allowed, AllowedCall):
+        return allowed
+    views = policy_views(tool, call.arguments, allowed.bound)
+    if not any(True for _ in run.policy.counted_rules(tool, views)):
+        return allowed
+    is_approved, root = decision is not None, run.services.root
+    reached = await run.services.grants.count(run.policy, root, tool, views, is_approved=is_approved)
+    if reached is None:
+        return evaluate_call(run, call, tool, decision)  # again: counting takes time
+    if reached.kind == "deny":
+        return _denied(reached)
+    return Question(_confirmation(run, call, tool, reached, in_doubt=False), allowed.bound)
 
 
 async def _answer(run: RunContext, call: ToolCall, tool: Tool, question: Question) -> Ruling | Approve | Edit:
@@ -625,10 +636,6 @@ async def _ask(run: RunContext, call: ToolCall, tool: Tool, question: Question) 
     return replace(question, confirmation=confirmation)
 
 
-def _limit_reached() -> ToolResult:
-    return ToolResult(status="error", error="not called: max_tool_calls is reached; answer now with what you have")
-
-
 async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> Confirmations:
     """Execute an allowed call and record its result; return the confirmations that the tool requests first, if any."""
     run.keep_time()
@@ -649,7 +656,7 @@ async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     if pending:
         return pending
     if call.tool == TODO:
-        await _report_todo_changes(run, todo_before)
+        await results.report_todo_changes(run, todo_before)
     elapsed = (perf_counter() - started) * 1000
     timed = result.model_copy(update={"elapsed_ms": elapsed})
     changed = await results.after_tool(run, call, timed)
@@ -789,10 +796,3 @@ def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolRe
         text = kind
     metadata = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
     return ToolResult(status="error", error=text, metadata=metadata)
-
-
-async def _report_todo_changes(run: RunContext, before: Any) -> None:
-    """Emit the to-do list if it differs from `before`, the session's value before the call."""
-    after = run.services.root.session.get(TODO)
-    if after != before:
-        await run.emit(TodoChanged, items=read_items(after))

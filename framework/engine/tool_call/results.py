@@ -28,16 +28,17 @@ from framework.engine.context.run_context import RunContext
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import NOOP_SPAN, PluginSpan, current_span, plugin_attributes, record_pending
-from framework.tools.builtin.notes import ASK_USER, RESULT_READ, RESULT_SEARCH, next_line
+from framework.tools.builtin.notes import ASK_USER, RESULT_READ, RESULT_SEARCH, TODO, next_line
 from framework.tools.declaration import Extension
 from framework.tools.skills import SKILL_RUN
 from framework.tools.tool import Inquiry, Session, Tool, ToolContext, ToolSpan, idempotency_key
 from framework.tools.tool_source import source_of
 from framework.types.errors import Paused, Refused, ToolError
-from framework.types.events import GrantUsed, ToolFinished, ToolRequested, ToolStarted
+from framework.types.events import GrantUsed, TodoChanged, ToolFinished, ToolRequested, ToolStarted
 from framework.types.file import File
 from framework.types.media import TextPart
 from framework.types.messages import HOST, REFUSED_STATUSES, Message, ToolCall, ToolResult
+from framework.types.plan import read_items
 from framework.types.redact import redact, redact_data
 from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import CLIENT_RESULT, Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
@@ -417,6 +418,21 @@ class ToolTrace:
             if tool.source == "mcp":
                 attributes[names.MCP_METHOD] = "tools/call"
         return attributes
+
+
+async def report_todo_changes(run: RunContext, before: Any) -> None:
+    """Emit the to-do list if it differs from `before`, the session's value before the call."""
+    after = run.services.root.session.get(TODO)
+    if after != before:
+        await run.emit(TodoChanged, items=read_items(after))
+
+
+async def wait_for_rate(run: RunContext, tool: Tool) -> bool:
+    """Wait until the tool's rate limit permits a call; return whether that took time."""
+    if not tool.rate:
+        return False
+    run.keep_time()  # a timeout that was lowered must also end the wait
+    return await run.services.rate_limiter.wait(tool.name, tool.rate)
 
 
 async def is_granted(

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import Approve, RequestError, RunResult, Runtime, Tool, tool
+from framework import Approve, Reject, RequestError, RunResult, Runtime, Tool, tool
+from framework.engine.tool_call.call import explain_tools
 from framework.llm.client import ModelRequest
 from framework.replay import replay
 from framework.store.types import GrantQuery
@@ -297,3 +298,33 @@ def test_no_call_outside_a_granted_rule_passes(made: list[tuple[bool, str, str, 
 
     with TemporaryDirectory() as folder:
         asyncio.run(main(Path(folder)))
+
+
+@pytest.mark.parametrize(("kind", "status"), [("deny", "denied"), ("ask", "cancelled")])
+def test_a_rule_with_at_most_applies_to_the_calls_beyond(tmp_path: Path, kind: str, status: str) -> None:
+    rule = "{tool: refund, when: {amount: '<= 20'}, at_most: 2/month, reason: enough for now}"
+    desk, asks = Desk(), f'{{allow: ["*"], {kind}: [{rule}]}}'
+    made = [{"order": f"A-{n}", "amount": 20} for n in range(4)]
+
+    async def main() -> None:
+        async with opened(project(tmp_path, asks=asks), desk) as runtime:
+            assert (await ask(runtime, made[0], {"order": "B", "amount": 21}, user="ann")).status == "completed"
+        async with opened(tmp_path, desk) as runtime:
+            result = await ask(runtime, *made[1:3], user="ann")
+            if kind == "ask":
+                (asked,) = result.pending
+                assert asked.reason == "more than 2/month: enough for now"
+                assert asked.rule.startswith("ask refund (agents.d/desk.yaml:")
+                result = await runtime.resume(result.run_id, {asked.id: Reject()}, user="ann")
+            assert [call.status for call in result.tool_calls] == ["success", status]
+            assert (await ask(runtime, made[3], user="ben")).status == "completed", "each user has their own"
+            (found,) = [
+                one for one in explain_tools(runtime.catalog.current.agents["desk"]) if one.tool.name == "refund"
+            ]
+            assert (found.verdict.kind, found.conditions[0].condition) == (
+                "allow",
+                "amount <= 20 and more than 2/month",
+            )
+            assert len(desk.paid) == 4
+
+    asyncio.run(main())
