@@ -433,3 +433,32 @@ def test_limits_are_checked_before_the_first_step_and_before_the_first_item(tmp_
     assert result.error is not None
     assert "max_tool_calls allows 3 more" in result.error.message
     assert office.log == ["lookup o1", "mail fraud 120"]
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_sub_agent_follows_its_plan_within_the_rules_of_its_caller(tmp_path: Path, lenient: bool) -> None:
+    root = project(tmp_path, plan="approval: always")
+    write(
+        root, {"agents.d/boss.yaml": agent("boss", sub_agents="[p]", **({"runtime_policy": FREE} if lenient else {}))}
+    )
+    office, store = Office(), JsonStore()
+
+    async def main() -> RunResult:
+        model = ScriptedModel(calls(("agent.p", {"message": "refund", "order": "o1"})), "done")
+        options: dict[str, Any] = {"tools": office.tools(), "models": {"scripted": model}, "watch": False}
+        async with Runtime.open(root, store=store, **options) as runtime:
+            result = await runtime.run("do it", agent="boss")
+        if not lenient:
+            return result
+        (asked,) = result.pending
+        assert (asked.kind, asked.agent, office.log) == ("plan", "p", [])
+        async with Runtime.open(root, store=store, **options) as runtime:
+            return await runtime.resume(result.run_id, {asked.id: Approve()})
+
+    result = asyncio.run(main())
+    answer = next(m.content for m in result.messages if m.role == "tool")
+    if lenient:
+        assert (answer.strip(), len(office.log)) == ('{"receipt": "r-o1"}', 5)
+    else:
+        assert "cannot be executed: step refund: the policy forbids it: max_risk medium" in answer
+        assert office.log == []
