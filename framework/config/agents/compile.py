@@ -116,7 +116,7 @@ def extension_problems(
 
 def memory_problems(spec: AgentSpec, document: Document, tools: Mapping[str, Tool]) -> Iterator[Problem]:
     """Yield what prevents a memory: a missing scope, tools of the same names."""
-    if spec.memory.scope is None and document.data.get("memory"):
+    if spec.memory.scope is None and spec.memory != MemoryPolicy():
         hint = "write scope: user, agent or tenant"
         yield document.problem(("memory",), "memory needs a scope", hint=hint, at_key=True)
     for name in (one.name for one in memory_tools(spec.memory) if one.name in tools):
