@@ -33,7 +33,7 @@ def pytest_sessionstart() -> None:
     process: no test connects to another machine.
     """
     gc.disable()
-    os.environ.setdefault("SSL_CERT_FILE", str(SUPPORT / "certificate.pem"))
+    os.environ["SSL_CERT_FILE"] = str(SUPPORT / "certificate.pem")
 
 
 def pytest_collection_finish() -> None:
