@@ -80,6 +80,28 @@ export interface HandedOnRun {
   reasons: Record<string, string>;
 }
 
+export interface TriggerReport {
+  name: string;
+  description: string;
+  path: string;
+  stale: boolean;
+  agent: string;
+  user: string;
+  tenant: string | null;
+  kind: "cron" | "webhook";
+  when: string;
+  cron: string | null;
+  timezone: string | null;
+  missed: string | null;
+  overlap: string;
+  next_at: string | null;
+  last_at: string | null;
+  last_run: string | null;
+  note: string | null;
+  paused_at: string | null;
+  paused_by: string | null;
+}
+
 export interface Fleet {
   processes: FleetProcess[];
   waiting: WaitingRuns[];

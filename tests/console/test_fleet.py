@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -138,5 +139,32 @@ def test_one_process_in_memory_says_so_and_a_phone_shows_all_in_chinese(tmp_path
             await expect(page.get_by_text("仅在内存中保存运行")).to_be_visible()
             assert await page.evaluate("document.querySelector('.page').scrollWidth <= innerWidth")
             await check_axe(page)
+
+    run_in_browser(main())
+
+
+def test_triggers_are_shown_with_their_times_run_paused_and_resumed(tmp_path: Path) -> None:
+    files = {
+        **FILES,
+        "triggers.d/morning.yaml": "agent: support\nmessage: report\n"
+        'cron: "0 9 * * mon-fri"\ntimezone: Europe/Berlin\n',
+        "triggers.d/issues.yaml": "agent: support\nmessage: '{{ body.title }}'\n"
+        f"webhook: {{verify: github, secret: {'s' * 12}}}\n",
+    }
+
+    async def main() -> None:
+        url = f"sqlite:///{tmp_path}/state.db"
+        async with serve_console(tmp_path, files, store=url) as server, open_page(server, "#/fleet") as page:
+            morning, issues = (page.locator(".triggers tr", has_text=name) for name in ("morning", "issues"))
+            await expect(morning.locator("time").first).to_have_attribute("title", re.compile(r"\d"))
+            await expect(morning).to_contain_text("0 9 * * mon-fri Europe/Berlin")
+            await page.get_by_role("button", name="Run now: morning").click()
+            await expect(morning.locator("a.mono")).to_contain_text("run_")
+            await page.get_by_role("button", name="Pause: issues").click()
+            await expect(issues).to_contain_text("paused by local")
+            await check_axe(page)
+            await page.set_viewport_size({"width": 390, "height": 800})
+            await page.get_by_role("button", name="Resume: issues").click()
+            await expect(issues).not_to_contain_text("paused")
 
     run_in_browser(main())

@@ -1,4 +1,4 @@
-/** The fleet: the processes that share the store, what each executes, and what waits where and why. */
+/** The fleet: the processes that share the store, what waits where and why, and what starts runs by itself. */
 
 import { get } from "../core/api.js";
 import { Component, define } from "../core/component.js";
@@ -11,9 +11,11 @@ import { identity, may } from "../core/live.js";
 import { link } from "../core/route.js";
 import { agentDifferences, versionNote } from "./differences.js";
 import { ProcessList } from "./processes.js";
+import { triggers } from "./triggers.js";
 import { handedOn, waiting } from "./waiting.js";
 
 /** @typedef {import("../types.d.ts").Fleet} Fleet */
+/** @typedef {import("../types.d.ts").TriggerReport} TriggerReport */
 
 const REFRESH = 4_000;
 
@@ -31,19 +33,25 @@ class FleetPage extends Component {
   }
 
   #load() {
-    const asked = get("/fleet", {}, { signal: this.stopped });
+    const options = { signal: this.stopped };
+    const asked = Promise.all([get("/fleet", {}, options), get("/triggers", {}, options)]);
     // What is shown stays after a failure: the note of a lost connection says why it is old.
-    this.load(asked, (fleet) => this.#show(fleet), this.#figures.isConnected ? () => {} : undefined);
+    const failed = this.#figures.isConnected ? () => {} : undefined;
+    this.load(asked, ([fleet, { items }]) => this.#show(fleet, items), failed);
   }
 
-  /** @param {Fleet} fleet */
-  #show(fleet) {
-    if (!fleet.processes.length && !fleet.waiting.length) return fill(this, h("div.wrapper", empty()));
+  /** @param {Fleet} fleet @param {TriggerReport[]} starters */
+  #show(fleet, starters) {
+    if (![fleet.processes, fleet.waiting, starters].some((items) => items.length)) {
+      return fill(this, h("div.wrapper", empty()));
+    }
     const focused = document.activeElement?.getAttribute("href");
     fill(this.#figures, figures(fleet));
     fill(this.#notes, versionNote(fleet), agentDifferences(fleet));
     this.#processes.show(fleet);
-    fill(this.#rest, waiting(fleet.waiting), handedOn(fleet.handed_on), fleet.processes.length < 2 ? alone() : null);
+    const act = (/** @type {Promise<unknown>} */ change) => void this.load(change, () => this.#load());
+    fill(this.#rest, waiting(fleet.waiting), handedOn(fleet.handed_on), triggers(starters, act),
+      fleet.processes.length < 2 ? alone() : null);
     const parts = [this.#figures, this.#notes, this.#processes.element, this.#rest];
     if (!this.#figures.isConnected) fill(this, h("div.wrapper", parts));
     for (const place of this.querySelectorAll("a")) if (place.getAttribute("href") === focused) place.focus();
