@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -20,13 +20,24 @@ from framework.cli.project import version_folder
 from framework.cli.runs import parse_run_query
 from framework.cli.terminal import prints_on_stderr, say
 from framework.cli.trace_export import trace_export
-from framework.config.generations.generation import Generation
+from framework.config.generations.generation import Blueprints, Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES, is_case_file
 from framework.engine.context.run_context import ModelClients
+from framework.engine.plan.executor import EXECUTORS
 from framework.engine.run_report import build_result
 from framework.engine.runtime.runtime import Runtime
-from framework.evals.comparison import METHOD, Comparison, Pair, advice, compare_pairs, described, run_pairs
+from framework.evals.comparison import (
+    METHOD,
+    Comparison,
+    Pair,
+    advice,
+    compare_pairs,
+    described,
+    is_generation,
+    run_pairs,
+    stored_generation,
+)
 from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates
 from framework.evals.scoring import Score, expectations, score_run
 from framework.evals.suite import PlacedCase, Suite, read_suite
@@ -93,7 +104,9 @@ class _Options:
     "-n", "--repeat", type=click.IntRange(min=1), metavar="N", help="Attempts per case. Default: its `repeat`, or 1."
 )
 @click.option(
-    "--against", metavar="VERSION", help="Run the cases on this folder or revision of git as well, and compare."
+    "--against",
+    metavar="VERSION",
+    help="Run the cases on this folder, revision of git or stored generation (g12) as well, and compare.",
 )
 @click.option(
     "--worse-by",
@@ -135,7 +148,7 @@ def command(path: str, query: str | None, otlp: str | None, as_json: bool, **giv
                 raise RequestError("--runs scores what ran: leave out --against, --model and --repeat")
             scores = asyncio.run(_score(location, settings, options, parse_run_query(query), as_json=as_json))
         elif options.against is not None:
-            with version_folder(options.against, str(location.folder)) as folder:
+            with _version(options.against, str(location.folder)) as folder:
                 compared = asyncio.run(_compare(location, settings, options, folder, as_json=as_json))
         else:
             found = asyncio.run(_test(location, settings, options, as_json=as_json))
@@ -274,17 +287,37 @@ def _report_scores(scores: Sequence[tuple[RunInfo, Score]], *, as_json: bool) ->
     return 0 if scores and passed == len(scores) else EXIT_NEGATIVE
 
 
+@contextmanager
+def _version(name: str, project: str) -> Iterator[str | None]:
+    """Yield the folder of a version; None if the name is neither a folder nor a revision, but can be a generation."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(version_folder(name, project))
+        except RequestError:
+            if not is_generation(name):
+                raise
+            folder = None
+        yield folder
+
+
 async def _compare(
-    location: Location, settings: Settings, options: _Options, folder: str, *, as_json: bool
+    location: Location, settings: Settings, options: _Options, folder: str | None, *, as_json: bool
 ) -> tuple[list[Pair], Suite, list[Problem]]:
-    """Run the chosen cases on the version in `folder` and on the current one; raises ConfigError if that is useless."""
+    """Run the chosen cases on an earlier version and on the current one; raises ConfigError if that is useless.
+
+    The earlier version is that in `folder`, or a stored generation.
+    """
     await _check_model(options.model, settings)
-    root = locate(folder).root
-    async with (
-        Runtime.open(location.root, settings=settings, watch=False) as runtime,
-        Runtime.open(root, watch=False, gate_start=False) as earlier,
-    ):
-        after, before = runtime.catalog.current, earlier.catalog.current
+    async with AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(Runtime.open(location.root, settings=settings, watch=False))
+        after = runtime.catalog.current
+        if folder is not None:
+            root = locate(folder).root
+            earlier = await stack.enter_async_context(Runtime.open(root, watch=False, gate_start=False))
+            before = earlier.catalog.current
+        else:
+            store = await stack.enter_async_context(open_project_store(location))
+            before = await stored_generation(store, options.against or "", after, Blueprints(EXECUTORS))
         suite, problems, chosen = _cases(after, location, options, as_json=as_json)
         pairs: list[Pair] = []
         bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=options.model)

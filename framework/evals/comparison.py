@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
 from typing import Literal
 
-from framework.config.generations.generation import Generation
+from framework.config.agents.compile import Agent
+from framework.config.generations.generation import Blueprints, Generation
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ComparisonGate
 from framework.evals.runner import Attempt, CaseRunner, Launch
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import LentClient, ModelClient
+from framework.store.store import Store
+from framework.store.types import RunQuery
+from framework.types.errors import RequestError
 from framework.types.problem import Problem
 
 # The interval is Wald+2 of Agresti and Min (Statistics in Medicine 24, 2005, pages 729-740), which adds half a pair to
@@ -220,6 +225,41 @@ class Pair:
             for attempts in (self.before, self.after)
             for attempt in attempts
         )
+
+
+_STORED = re.compile(r"g[0-9]{1,9}|[0-9a-f]{8,16}")
+
+
+def is_generation(name: str) -> bool:
+    """Return whether a name can be that of a stored generation: `g12`, or the beginning of a digest."""
+    return _STORED.fullmatch(name) is not None
+
+
+async def stored_generation(store: Store, name: str, current: Generation, blueprints: Blueprints) -> Generation:
+    """Return a generation as its runs stored it: the files of each agent that ran on it, with the current tools.
+
+    A number is that of a process, so the latest generation with this number is meant.
+
+    Args:
+        store: has the runs.
+        name: `g12`, or the beginning of a digest.
+        current: has the settings and the tools.
+        blueprints: creates the agents.
+
+    Raises:
+        RequestError: no run is stored that used it.
+        ConfigError: its files are invalid with the current tools.
+    """
+    query = RunQuery(newest_first=True, limit=1)
+    named = RunQuery(generation=int(name[1:])) if name.startswith("g") else RunQuery(digest=name)
+    if not (latest := await store.runs(replace(named, newest_first=True, limit=1))):
+        raise RequestError(f"no stored run used the generation {name}; `agentsd runs list --json` has those that are")
+    agents: dict[str, Agent] = {}
+    for agent in current.agents:
+        for info in await store.runs(replace(query, digest=latest[0].digest, agent=agent)):
+            stored = await store.blueprint((await store.load_run(info.run_id)).blueprint)
+            agents = {**(blueprints.agents(stored, current) if stored else {}), **agents}
+    return replace(current, number=latest[0].generation, digest=latest[0].digest, agents=agents, linked=None)
 
 
 async def run_pairs(

@@ -164,3 +164,23 @@ def test_a_run_that_waits_is_not_scored(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="has not ended"):
         asyncio.run(add())
+
+
+def test_a_stored_generation_is_compared_by_its_number_or_its_digest(tmp_path: Path) -> None:
+    cases = "cases:\n  - {name: adds, message: What is 2 + 3?, expect: {called: [calculator], output: '5'}}\n"
+    root = project(tmp_path, cases)
+    ran(root, "echo hello")
+    listed = json.loads(agentsd_in_process("runs", "list", "--json", cwd=root).stdout)
+    write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
+    for name in ("g1", listed[0]["digest"]):
+        done = agentsd_in_process("test", "--against", name, cwd=root)
+        assert done.returncode == 1, done.stderr
+        assert "↓ one: adds  1/1 → 0/1" in done.stdout
+        assert done.stdout.splitlines()[-1] == "worse"
+    write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [calculator]}")})
+    assert agentsd_in_process("test", "--against", "g1", cwd=root).returncode == 0
+    missing = agentsd_in_process("test", "--against", "g99", cwd=root)
+    assert "no stored run used the generation g99" in missing.stderr
+    assert "no such file or folder, nor a revision of git: main2" in (
+        agentsd_in_process("test", "--against", "main2", cwd=root).stderr
+    )
