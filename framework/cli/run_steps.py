@@ -204,6 +204,7 @@ def _decided(made: MadeDecision) -> str:
 def _question(asked: Confirmation) -> Iterator[str]:
     asks = asked.traits.is_question or bool(asked.url)
     what = "asks" if asks else "waits for approval"
+    what = "waits for its client" if asked.kind == "client_tool" else what
     head = f"{what}: {short_id(asked.id)}  {asked.tool or asked.kind}"
     if asked.description:
         head += f" ({visible(asked.description)})"

@@ -166,6 +166,8 @@ def _question(asked: events.ConfirmationRequested | events.GrantUsed) -> str:
         return f"{MARKS['success']} {asked.tool} needs no approval: {asked.covers} ({asked.grant}, {asked.origin})"
     if CONFIRMATION_KINDS[asked.kind].is_question or asked.url:
         visit = f" (visit {asked.url})" if asked.url and asked.kind != "login" else ""
+        if asked.kind == "client_tool":
+            return f"… {asked.tool} waits for its client"
         return f"? {asked.tool or asked.kind} asks: {visible(asked.reason)}{visit}"
     return f"? {asked.tool or asked.kind} {arguments_text(asked.arguments)} needs approval: {asked.rule}"
 

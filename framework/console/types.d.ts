@@ -132,7 +132,7 @@ export type ConfigEvent =
 
 export interface Confirmation {
   id: string;
-  kind: "tool" | "plan" | "question" | "ask_user" | "step" | "elicitation" | "login";
+  kind: "tool" | "plan" | "question" | "ask_user" | "step" | "elicitation" | "client_tool" | "login";
   agent: string;
   tool: string;
   call_id?: string | null;

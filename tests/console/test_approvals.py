@@ -383,6 +383,29 @@ def test_a_person_logs_in_from_the_card_and_the_run_continues(tmp_path: Path) ->
     run_in_browser(main())
 
 
+def test_what_waits_elsewhere_or_for_a_client_does_not_look_like_an_approval(tmp_path: Path) -> None:
+    async def far(context: ToolContext) -> str:
+        """Pay at another server, where a person decides."""
+        await context.inquire([Inquiry("login", "1", "It waits", waits_for="waits for a decision")], {})
+        return "paid"
+
+    async def main() -> None:
+        remote = tool(risk="low")(far).named("agent.far", "python")
+        weather = {"name": "weather", "description": "", "parameters": {"type": "object", "properties": {}}}
+        model = ScriptedModel(calls(("agent.far", {})), calls(("client.weather", {})))
+        files = {"agents.d/support.yaml": agent("support", skill_policy='{allow: ["*", "client.*"]}')}
+        async with serve_console(tmp_path, files, model, tools=[remote]) as served:
+            assert (await served.runtime.run("go")).status == "paused"
+            assert (await served.runtime.run("go", client_tools={"tools": [weather]})).status == "paused"
+            async with open_page(served, "#/approvals") as page:
+                names = page.locator("b.cut")
+                await expect(names.filter(has_text="agent.far waits for a decision elsewhere")).to_have_count(1)
+                await expect(names.filter(has_text="client.weather waits for its client")).to_have_count(1)
+                await expect(page.get_by_role("button", name="Log in")).to_have_count(0)
+
+    run_in_browser(main())
+
+
 def test_a_question_is_answered_on_a_phone_and_only_with_the_role(tmp_path: Path) -> None:
     async def main() -> None:
         question = calls(("ask_user", {"question": "Which account?", "choices": ["Malmö", "Lund"]}))

@@ -33,7 +33,8 @@ function nameOf(asked) {
   const steps = asked?.plan?.steps.length ?? 0;
   if (asked?.kind === "plan") return h("b.cut.say", tn(steps, "a plan of 1 step", "a plan of {n} steps"));
   if (asked?.kind === "step") return h("b.cut.say", t("a failed step"));
-  if (asked?.kind === "login") return h("b.cut", waits(asked.tool, visible(asked.tool)));
+  if (asked?.kind === "login" || asked?.kind === "client_tool")
+    return h("b.cut", waits(asked.kind, asked.tool, visible(asked.tool)));
   if (asked?.kind === "ask_user") return h("b.cut.say", t("a question"));
   return h("b.cut", visible(asked?.tool || "–"));
 }

@@ -16,15 +16,16 @@ const SEEN = 500;
 /** @param {string} tool @returns {boolean} whether it is an agent of another server, where a person decides */
 const isRemote = (tool) => tool.startsWith("agent.");
 
-/** @param {string} tool @param {Node | string} shown its name, as it is shown */
-export function waits(tool, shown) {
+/** @param {string} kind @param {string} tool @param {Node | string} shown its name, as it is shown */
+export function waits(kind, tool, shown) {
+  if (kind === "client_tool") return tParts("{tool} waits for its client", { tool: shown });
   if (isRemote(tool)) return tParts("{tool} waits for a decision elsewhere", { tool: shown });
   return tParts("{tool} needs a login", { tool: shown });
 }
 
 /** @param {Confirmation} asked @returns {(Node | string)[]} */
 export function titleOf({ kind, tool }) {
-  if (kind === "login") return waits(tool, h("code", visible(tool)));
+  if (kind === "login" || kind === "client_tool") return waits(kind, tool, h("code", visible(tool)));
   if (kind === "tool") return tParts("Approve {tool}?", { tool: h("code", visible(tool)) });
   if (kind === "plan") return [t("Carry out this plan?")];
   if (kind === "step") return [t("A step failed. What now?")];

@@ -28,6 +28,7 @@ export default {
   "the call is made again": "再次执行这次调用",
   "I have been there: continue": "已访问，继续",
   "{tool} needs a login": "{tool} 需要登录",
+  "{tool} waits for its client": "{tool} 正在等待客户端的结果",
   "{tool} waits for a decision elsewhere": "{tool} 正在等待别处的决定",
   "Log in": "登录",
   "Log in at {host}": "在 {host} 登录",
