@@ -46,7 +46,7 @@ HEAVY = {
     "prometheus_client",
 }
 """Modules that may be imported inside a function: SDKs that not every process needs."""
-HEAVY |= {"framework.types.bounded_body", "framework.llm.reconnection"}  # with httpx2
+HEAVY |= {"framework.types.http_transport"}  # with httpx2
 HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.login"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.tools.a2a_client"}  # with the A2A SDK, an extra
 HEAVY |= {"framework.store.store", "framework.store.memory"}  # with SQLAlchemy, once a store is opened

@@ -29,12 +29,10 @@ In reading order; each module imports only from those below it:
     init               `agentsd init` and `agentsd new`: create a working project, and agents in it.
     session            Runs or resumes one message: shows progress, asks for decisions, prints the answer.
     confirm            Asks the user for the decisions that a run or a plan waits for.
-    schema             `agentsd schema`: JSON Schemas for editors.
-    project            Reads the project that a command works on, or another version; finds its tools.
+    project            `agentsd schema`; reads the project that a command works on, sends its traces.
     location           What a command works on: a project, an agent file, stored runs and conversations.
     run_view           Shows a run while it is in progress: its tree, text and status line, below output that stays.
     show               Formats events as text, rows as tables, and traces as waterfalls.
-    trace_export       Sends the traces of a command to a backend.
     terminal           The terminal: escaped output, wrapped lines, input, Ctrl-C.
     options            Options and arguments that several commands share.
 """

@@ -30,10 +30,10 @@ from framework.cli.options import (
     tenant_option,
     user_option,
 )
+from framework.cli.project import trace_export
 from framework.cli.session import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
 from framework.cli.show import View, requested_waterfall
 from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
-from framework.cli.trace_export import trace_export
 from framework.cli.transcripts import conversation_lines
 from framework.config.snapshot import AGENTS
 from framework.engine.context.events import RunStream

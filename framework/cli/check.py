@@ -14,8 +14,7 @@ import click
 
 from framework.cli.location import Location, locate, show_problem
 from framework.cli.options import project_path
-from framework.cli.project import read_project
-from framework.cli.schema import refresh_schemas
+from framework.cli.project import read_project, refresh_schemas
 from framework.cli.show import counted
 from framework.cli.terminal import prints_on_stderr
 from framework.config.agents.compile import Agent

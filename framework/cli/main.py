@@ -167,6 +167,7 @@ MODULES = {
     "templates": "agents:templates_command",
     "explain": "agents:explain_command",
     "budgets": "fleet:budgets_command",
+    "schema": "project:schema_command",
     "mcp": "serve:mcp_command",
     "acp": "serve:acp_command",
     "conversations": "runs:conversations_command",

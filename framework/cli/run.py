@@ -21,11 +21,10 @@ from framework.cli.options import (
     tenant_option,
     user_option,
 )
-from framework.cli.schema import refresh_schemas
+from framework.cli.project import refresh_schemas, trace_export
 from framework.cli.session import JsonLines, StartupProblems, answer, print_result, shown_from_now, view_of_run
 from framework.cli.show import requested_waterfall
 from framework.cli.terminal import prints_on_stderr
-from framework.cli.trace_export import trace_export
 from framework.config.settings import Settings
 from framework.engine.runtime.request import RunOptions, UserMessage
 from framework.engine.runtime.runtime import Runtime

@@ -18,9 +18,8 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.options import project_path
-from framework.cli.schema import refresh_schemas
+from framework.cli.project import SERVER_EXIT_SECONDS, refresh_schemas, trace_export
 from framework.cli.show import counted
-from framework.cli.trace_export import SERVER_EXIT_SECONDS, trace_export
 from framework.config.overlay import environment_in
 from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.presence import default_name

@@ -20,10 +20,10 @@ import click
 
 from framework.cli.confirm import ask_for_decisions
 from framework.cli.location import Location, find_run, show_problem, store_url
+from framework.cli.project import trace_export
 from framework.cli.run_view import LiveArea, TerminalArea
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
 from framework.cli.terminal import draws, is_terminal, on_interrupt, raw_stderr, say, shows_answers, wrapped_line
-from framework.cli.trace_export import trace_export
 from framework.engine.context.events import RunStream
 from framework.engine.runtime.runtime import Runtime
 from framework.store.types import RunQuery

@@ -16,10 +16,9 @@ import click
 from framework.cli.init import EXAMPLE_CASES
 from framework.cli.location import Location, ago, lenient_settings, locate, open_project_store, show_problem
 from framework.cli.options import project_path
-from framework.cli.project import version_folder
+from framework.cli.project import trace_export, version_folder
 from framework.cli.runs import parse_run_query
 from framework.cli.terminal import prints_on_stderr, say
-from framework.cli.trace_export import trace_export
 from framework.config.generations.generation import Blueprints, Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES, is_case_file

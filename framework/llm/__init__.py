@@ -18,5 +18,4 @@ In reading order; each module imports only from those below it:
     message_shape      Conversations and tools as requests: the forms that receivers accept, as JSON encoded once.
     capabilities       Known capabilities of models: features, token limits and prices.
     http_client        The HTTP client passed to provider SDKs, with limits on responses; base URLs of servers.
-    reconnection       An HTTP client that replaces a connection that the server closed before it answered.
 """

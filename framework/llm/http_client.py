@@ -14,7 +14,7 @@ from framework.types.http import trusted_certificates
 if TYPE_CHECKING:
     import httpx2
 
-    from framework.types.bounded_body import BoundedStream
+    from framework.types.http_transport import BoundedStream
 
     ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 
@@ -98,7 +98,7 @@ def create_http_client(timeout: float, on_response: ResponseHook | None = None, 
         on_response: called with each response, before its body is read.
         options: other options of `httpx2.AsyncClient`.
     """
-    from framework.llm.reconnection import ReconnectingClient
+    from framework.types.http_transport import ReconnectingClient
 
     return ReconnectingClient(**http_client_options(timeout, on_response), **options)
 
@@ -123,7 +123,7 @@ async def _limit_response(response: httpx2.Response) -> None:
 
 def limit_size(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> BoundedStream:
     """Return the stream with an error in place of the bytes beyond the limits."""
-    from framework.types.bounded_body import BoundedStream
+    from framework.types.http_transport import BoundedStream
 
     if headers.get("content-type", "").startswith("text/event-stream"):
         stream = BoundedStream(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request, per_line=True)

@@ -336,7 +336,7 @@ class ProviderErrors:
         """Return the error for an exception that has no status; `root` is its cause."""
         import httpx2
 
-        from framework.types.bounded_body import TooLarge
+        from framework.types.http_transport import TooLarge
 
         if isinstance(root, TooLarge):
             return self.error(str(root), unavailable=True)

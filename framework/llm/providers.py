@@ -123,7 +123,7 @@ RESERVED_HEADERS = frozenset(
     )
 )
 """Headers, in lower case, of which the HTTP client takes care."""
-_OF_ERRORS = ("httpx2", "framework.types.bounded_body")
+_OF_ERRORS = ("httpx2", "framework.types.http_transport")
 """Modules that explain errors. A process without open files could not import them any more."""
 
 

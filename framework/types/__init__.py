@@ -17,10 +17,10 @@ In reading order; each module imports only from those below it:
     messages            Messages, tool calls and results, and the transcript that a store keeps of them.
     media               Images, PDFs and audio in messages, and how their bytes tell their format.
     http                HTTP limits of tools, server addresses, delays between requests, trusted certificates.
+    http_transport      HTTP clients of httpx: bounded responses, and connections that are replaced.
     redact              Masks secrets in text and data that people or other programs see.
     problem             Problems in a project's files with line, column and hint, and changes of files.
     report              Parts of a run's result: status, warnings, trace entries, statistics, errors.
-    bounded_body        Limits the size of HTTP response bodies of httpx.
     budget              Budgets that runs share: their definition, and the counters of what is used.
     extras              The installed package: its version, and the command that installs more of it.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from framework import Runtime
-from framework.cli.schema import refresh_schemas, write_schemas
+from framework.cli.project import refresh_schemas, write_schemas
 from framework.config.schema import (
     SCHEMAS,
     ProjectNames,

@@ -12,7 +12,7 @@ import pytest
 
 from framework import Runtime
 from framework.cli.init import copy_starter
-from framework.cli.schema import refresh_schemas
+from framework.cli.project import refresh_schemas
 from framework.config.snapshot import source_digest
 from framework.config.yaml.parse import ParseError, parse_agent
 from tests.support.editor import SERVER, Editor, Mistake, editor, node

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 MAX_RESUME_ATTEMPTS = 3
 """Number of times that a run is resumed at least before it can be failed, and of ends that it must have caused."""
-SUSPECT_ATTEMPTS = MAX_RESUME_ATTEMPTS - 1
+CRASH_PRONE_ATTEMPTS = MAX_RESUME_ATTEMPTS - 1
 """Number of times from which on a run is resumed only if no other resumed run has still to save a step."""
 
 
@@ -71,19 +71,19 @@ class CrashLoopGuard:
         return self._alone is not None
 
     async def candidates(self, limit: int) -> Sequence[RunInfo]:
-        """Return up to `limit` interrupted runs, and all suspects, those that were interrupted less often first."""
+        """Return up to `limit` interrupted runs and all crash-prone ones, those with the fewest interruptions first."""
         found = await self._store.runs(RunQuery(orphaned=True, limit=limit))
-        if all(info.attempts < SUSPECT_ATTEMPTS for info in found):
+        if all(info.attempts < CRASH_PRONE_ATTEMPTS for info in found):
             return found
-        others = await self._store.runs(RunQuery(orphaned=True, max_attempts=SUSPECT_ATTEMPTS - 1, limit=limit))
-        suspects = await self._store.runs(RunQuery(orphaned=True, min_attempts=SUSPECT_ATTEMPTS))
-        return *others, *sorted(suspects, key=lambda info: info.attempts)
+        others = await self._store.runs(RunQuery(orphaned=True, max_attempts=CRASH_PRONE_ATTEMPTS - 1, limit=limit))
+        crash_prone = await self._store.runs(RunQuery(orphaned=True, min_attempts=CRASH_PRONE_ATTEMPTS))
+        return *others, *sorted(crash_prone, key=lambda info: info.attempts)
 
     async def admit(self, run_id: str, attempts: int) -> bool:
-        """Return whether a run may be taken now, for `trying`. Only suspects have to wait."""
+        """Return whether a run may be taken now, for `trying`. Only crash-prone runs have to wait."""
         if await self.tries_alone():
             return False
-        if attempts >= SUSPECT_ATTEMPTS:
+        if attempts >= CRASH_PRONE_ATTEMPTS:
             await self._forget_proven()
             is_alone = attempts >= MAX_RESUME_ATTEMPTS
             if self._unproven or (is_alone and not self._executes_only(run_id)):

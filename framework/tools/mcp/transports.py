@@ -28,8 +28,8 @@ from pydantic import ValidationError
 
 from framework.tools.child_processes import child_environment, forbid_inspection
 from framework.tools.mcp import child_launcher
-from framework.types.bounded_body import BoundedStream
 from framework.types.http import trusted_certificates
+from framework.types.http_transport import BoundedStream
 from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
