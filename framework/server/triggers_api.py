@@ -63,19 +63,19 @@ def no_check(connection: HTTPConnection) -> Identity:  # noqa: ARG001 - all acce
 
 
 def add_webhook_route(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/hooks/{name}`."""
+    """Add `/hooks/{hook}`."""
     triggers = Triggers(runtime)
 
-    @routes.post("/hooks/{name}", include_in_schema=False)
-    async def receive(request: Request, name: Id) -> Response:
+    @routes.post("/hooks/{hook}", include_in_schema=False)
+    async def receive(request: Request, hook: Id) -> Response:
         """Start the run of a signed request."""
-        trigger = runtime.catalog.current.triggers.get(name)
+        trigger = runtime.catalog.current.triggers.get(hook)
         webhook = trigger.spec.webhook if trigger else None
         if trigger is None or webhook is None:
-            raise InvalidSignature(f"there is no webhook {name!r}, or the signature does not match")
+            raise InvalidSignature(f"there is no webhook {hook!r}, or the signature does not match")
         body, headers = await _read_body(request, webhook.max_bytes), _headers_of(request)
         now = runtime.store.now()
-        _check_signature(name, webhook, body, headers, now)
+        _check_signature(hook, webhook, body, headers, now)
         data = await _parsed(request, body)
         if webhook.verify == "slack" and isinstance(data, dict) and data.get("type") == "url_verification":
             return JSONResponse({"challenge": data.get("challenge")})

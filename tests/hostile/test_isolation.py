@@ -82,7 +82,7 @@ class World:
         for template in (one for one in templates if one not in shared):  # the project belongs to no tenant
             template = template.removesuffix("{rest:path}")
             (name,) = re.findall(r"\{(\w+)", template)
-            if name == "server":  # of the project's files; a login there is always the caller's own
+            if name in ("server", "hook"):  # of the project's files: a login is the caller's own, a hook has no caller
                 continue
             for owned in self.ids[name]:
                 unknown = "nosuch" if name in AGENT_PARAMETERS else f"run_{uuid4().hex}"
