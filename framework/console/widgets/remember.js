@@ -29,8 +29,8 @@ export function openRemember({ runId, confirmation }, approve) {
   const scopes = offer.scopes.map((one) => h("option", { value: one }, SCOPES[one]?.() ?? one));
   const scope = h("select", { class: "input", name: "scope" }, ...scopes);
   const longest = Number(JSON.stringify(offer.max_ttl)) / DAY; // numbers of a confirmation keep their text
-  const ttl = h("input", { class: "input", name: "ttl", value: `${Math.min(7, longest)}d`, size: 6 });
-  const rate = h("input", { class: "input", name: "at_most", value: "10/day", size: 9 });
+  const ttl = h("input", { class: "input", name: "ttl", value: `${Math.min(7, longest)}d` });
+  const rate = h("input", { class: "input", name: "at_most", value: "10/day" });
   const read = () => {
     const chosen = /** @type {ReturnType<typeof widthChoice>} */ (widths.find((one) => one.radio.checked));
     const remember = { width: chosen.width, for: scope.value, ttl: ttl.value.trim(), when: chosen.when() };
