@@ -293,7 +293,7 @@ def test_a_sentence_at_an_approval_is_what_to_change(tmp_path: Path) -> None:
     with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
         read_until(master, "say what to change")
         os.write(master, b"x\n")
-        read_until(master, "type a, e, r, s, or a sentence that says what to change", "say what to change:")
+        read_until(master, "type a, e, r, s, m, or a sentence that says what to change", "say what to change:")
         os.write(master, b"please say goodbye\n")
         shown = without_styles(read_to_end(master))
         assert process.wait(PATIENCE) == 0
