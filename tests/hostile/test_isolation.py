@@ -25,8 +25,10 @@ from framework.config.api_keys import ROLES
 from framework.llm.client import ModelRequest
 from framework.server import router
 from framework.server.identity import Identity
+from framework.store.grants import insert_grants
 from framework.store.types import RunQuery
 from framework.testing import ScriptedModel, calls
+from framework.types.grant import Grant
 from framework.types.memory import Note, NoteOwner
 from tests.support.api_keys import key_entry
 from tests.support.cases import cases
@@ -154,7 +156,13 @@ async def _begin_runs(found: World, gate: Gate) -> None:
         **asdict(owner),
     )
     await found.runtime.store.notes.save(note, 1)
+    about = {"agent": "one", "tool": "pay", "width": "tool", "scope": "user", "by": "alice", "contract": ""}
+    owner_of_grant = {"tenant": "a", "user": "alice", "created_at": now, "expires_at": now + 1000}
+    rest = {"files": {}, "run_id": runs[0]["run_id"], "confirmation_id": "c", "rule": SECRET}
+    grant = Grant.model_validate({"id": "grant_of_alice", **about, **owner_of_grant, **rest})
+    await found.runtime.store._database.write(lambda connection: insert_grants(connection, [grant]))
     found.ids = {
+        "grant_id": [grant.id],
         "note_id": [note.id],
         "run_id": [run["run_id"] for run in runs],
         "conversation_id": [FINISHED, PAUSED, RUNNING],
