@@ -41,7 +41,8 @@ DUMP = TESTS / "store/stores/version-1.sql"
 in c2 of tenant b, and one of no conversation whose process was killed. Four are queued: "1", of no conversation, which
 the killed process had claimed; "2" and "3" in the new conversation c3; "4" in c2."""
 ADDED = (*(runs.c[name] for name in ("copied_from", "rating", "rating_comment", "rated_by", "rated_at")),)
-ADDED_BY_VERSION_2 = (*ADDED, conversations.c.forked_from)
+ADDED_LATER = (*ADDED, conversations.c.forked_from, conversations.c.handed_to)
+"""Columns that versions above 1 have added."""
 LATER_TABLES = (notes, grants, call_counts, triggers)
 """Tables that versions above 2 have added."""
 
@@ -49,7 +50,7 @@ LATER_TABLES = (notes, grants, call_counts, triggers)
 def without_version_2(connection: sa.Connection) -> None:
     for table in LATER_TABLES:
         table.drop(connection)
-    for column in ADDED_BY_VERSION_2:
+    for column in ADDED_LATER:
         connection.exec_driver_sql(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}")
     connection.execute(sa.delete(versions).where(versions.c.version > 1))
 
@@ -68,7 +69,7 @@ async def create_version_1(url: str, root: Path) -> None:
     def fill(connection: sa.Connection) -> None:
         without_version_2(connection)
         for table, found in rows.items():
-            columns = [column for column in table.c if column not in ADDED_BY_VERSION_2]
+            columns = [column for column in table.c if column not in ADDED_LATER]
             for row in found:
                 values = zip(columns, row, strict=True)
                 typed = {c.name: bool(v) if isinstance(c.type, sa.Boolean) else v for c, v in values}
@@ -215,6 +216,8 @@ def as_development_version(number: int) -> Iterator[str]:
     yield "DROP TABLE agentsd_versions"
     for table in LATER_TABLES:
         yield f"DROP TABLE IF EXISTS {table.name}"
+    if number == 11:  # its other tables are those of version 2
+        yield "ALTER TABLE agentsd_conversations DROP COLUMN handed_to"
 
 
 async def change(url: str, root: Path, *statements: str) -> None:

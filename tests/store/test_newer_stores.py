@@ -24,7 +24,7 @@ ADDITIONS = (
     "ALTER TABLE agentsd_runs ADD COLUMN weight INTEGER NOT NULL DEFAULT 1",
     "ALTER TABLE agentsd_processes ADD COLUMN zone TEXT",
     "ALTER TABLE agentsd_conversations ADD COLUMN topic TEXT",
-    "CREATE TABLE agentsd_triggers (id TEXT PRIMARY KEY)",
+    "CREATE TABLE agentsd_topics (id TEXT PRIMARY KEY)",
 )
 """What a next version might add: nothing that this version would have to write."""
 

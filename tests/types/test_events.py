@@ -19,6 +19,10 @@ STEP = PlanStep(id="a", description="Look.")
 ADDED = PlanChange(kind="added", id="a", description="Look.")
 EVENTS: tuple[events.Event, ...] = (
     events.Routed(**HEAD, agent="a", reason="the only agent", confidence=1.0),
+    events.HandedOff(**HEAD, agent="b", origin="a"),
+    events.GrantUsed(
+        **HEAD, id="1", confirmation_id="1", tool="t", grant="g", covers="t", origin="ann", rule="ask t (a.yaml:1)"
+    ),
     events.Thought(**HEAD, message_id="m1", text="Hm."),
     events.ContentReceived(**HEAD, message_id="m1", text="Grüße 👋"),
     events.ToolRequested(**HEAD, id="c", tool="t", arguments={"a": None, "b": [{"c": None}]}),
