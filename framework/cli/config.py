@@ -19,7 +19,7 @@ from framework.cli.project import version_folder
 from framework.config.generations.generation import Candidate, Generation
 from framework.config.settings import API_KEY_VARIABLE
 from framework.engine.runtime.project import Project
-from framework.server.openapi import ConfigHistory, LiveConfig, PastConfig
+from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig
 from framework.types.errors import AgentsdError, RequestError
 from framework.types.http import server_url
 from framework.types.text import visible

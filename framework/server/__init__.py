@@ -25,7 +25,8 @@ In reading order; each module imports only from those below it:
     files_api         `/config`: the live configuration, its history, the files of the project, and edits.
     event_stream      Server-sent events: heartbeats, clients that leave or do not read, the events of the project.
     request_handling  Applies to every route: access, limits, strict JSON, paging, errors, metrics, repeated requests.
-    openapi           Bodies of the routes, and `/openapi.json`, which describes the routes with examples.
+    openapi           `/openapi.json`, which describes the routes with examples.
+    schemas           Bodies of the routes, which the command line reads, too.
     identity          Who sends a request: key, tenant, user, agents, roles; and the limits of each key.
     startup           Starts and stops a server, worker or connection over stdio, and the work beside requests.
     protocol_texts    Why a run has no answer, and what it asks, for clients that only show text.

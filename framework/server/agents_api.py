@@ -27,9 +27,10 @@ from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.suggestions import AgentSuggestions, suggest
 from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import ResponseModel, error_responses, redact_changes, redact_problems
+from framework.server.openapi import error_responses
 from framework.server.request_handling import Cursor, OptionalSize, json_response, page_of
 from framework.server.run_service import decided_calls_for
+from framework.server.schemas import ResponseModel, redact_changes, redact_problems
 from framework.types.errors import AgentBroken, AgentNotFound, RequestError
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact, redact_problem

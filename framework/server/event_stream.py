@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from framework.server.errors import error_body
 from framework.server.identity import is_current
-from framework.server.openapi import redact_changes, redact_problems
 from framework.server.request_handling import internal_error_body
+from framework.server.schemas import redact_changes, redact_problems
 from framework.types.errors import AgentsdError
 from framework.types.events import ConfigRejected, ConfigReloaded, wire
 from framework.types.redact import redact_data

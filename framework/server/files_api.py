@@ -33,18 +33,7 @@ from framework.server.errors import (
     PreconditionRequired,
 )
 from framework.server.identity import identity_of, requires
-from framework.server.openapi import (
-    CheckedConfig,
-    ConfigHistory,
-    LiveConfig,
-    PastConfig,
-    ResponseModel,
-    Rollback,
-    error_responses,
-    redact_changes,
-    redact_problems,
-    redacted_json,
-)
+from framework.server.openapi import error_responses
 from framework.server.request_handling import (
     Cursor,
     IdempotencyHeader,
@@ -52,6 +41,17 @@ from framework.server.request_handling import (
     OptionalSize,
     json_response,
     page_of,
+)
+from framework.server.schemas import (
+    CheckedConfig,
+    ConfigHistory,
+    LiveConfig,
+    PastConfig,
+    ResponseModel,
+    Rollback,
+    redact_changes,
+    redact_problems,
+    redacted_json,
 )
 from framework.types.errors import ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded

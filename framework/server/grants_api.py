@@ -13,10 +13,11 @@ from framework.engine.context.grants import why_void
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import GrantNotFound
 from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import ResponseModel, error_responses
+from framework.server.openapi import error_responses
 from framework.server.request_handling import PageSize, verbatim_response
 from framework.server.run_schemas import Id, RequestModel
 from framework.server.run_service import RunService
+from framework.server.schemas import ResponseModel
 from framework.store.types import GrantQuery
 from framework.types.grant import Grant, GrantScope, Remember, When, Width
 

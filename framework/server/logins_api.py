@@ -18,9 +18,9 @@ from fastapi.responses import PlainTextResponse, Response
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import AccessDenied, ServerNotFound
 from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import ResponseModel
 from framework.server.request_handling import verbatim_response, with_security_headers
 from framework.server.run_schemas import Id
+from framework.server.schemas import ResponseModel
 from framework.store.types import RunInfo, RunQuery
 from framework.tools.logins import Account, account_at, login_name
 from framework.types.errors import AgentsdError, RequestError, ToolError

@@ -12,9 +12,10 @@ from fastapi.responses import Response
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import NoteNotFound
 from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import ResponseModel, error_responses
+from framework.server.openapi import error_responses
 from framework.server.request_handling import Cursor, PageSize, verbatim_response
 from framework.server.run_schemas import Id
+from framework.server.schemas import ResponseModel
 from framework.store.notes import Notes
 from framework.store.types import NoteQuery
 from framework.types.errors import RequestError

@@ -15,16 +15,10 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import MetricsUnavailable
 from framework.server.event_stream import ConfigFeed, EventStreamResponse, OpenStreams, encode_event
 from framework.server.identity import Identify, Identity, KeyLimits, check_access, identity_of, require, requires
-from framework.server.openapi import (
-    STREAM_RESPONSE,
-    HealthResponse,
-    ReadinessResponse,
-    ResponseModel,
-    error_responses,
-    redact_problems,
-)
+from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.request_handling import guarded_route, json_response, verbatim_response, with_security_headers
 from framework.server.run_service import read_fleet_for
+from framework.server.schemas import HealthResponse, ReadinessResponse, ResponseModel, redact_problems
 from framework.telemetry.setup import Scrape
 from framework.types.errors import AgentsdError, RequestError
 from framework.types.extras import installed_version

@@ -20,9 +20,10 @@ from framework.replay import Difference, DifferenceKind, replay
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.event_stream import until_client_leaves
 from framework.server.identity import identity_of, require, requires
-from framework.server.openapi import ResponseModel, error_responses
+from framework.server.openapi import error_responses
 from framework.server.request_handling import IdempotencyHeader, KeyedResponses, json_response, verbatim_response
 from framework.server.run_service import RunService
+from framework.server.schemas import ResponseModel
 from framework.store.views import StoredRun, load_stored_run
 from framework.types.redact import redact
 from framework.types.state import RunState

@@ -36,7 +36,7 @@ from framework.server.errors import (
     validation_error,
 )
 from framework.server.identity import BodiesInFlight, Identify, check_access, identity_of
-from framework.server.openapi import Printable, redacted_json
+from framework.server.schemas import Printable, redacted_json
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import apply_inbound

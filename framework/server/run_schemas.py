@@ -13,8 +13,8 @@ from framework.config.generations.generation import Generation
 from framework.engine.run_report import build_result
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.start import ForkPoint
-from framework.server.openapi import PRINTABLE, ResponseModel, whole_number
 from framework.server.run_service import MAX_URL_ID_CHARS
+from framework.server.schemas import PRINTABLE, ResponseModel, whole_number
 from framework.store.types import SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQuery
 from framework.types.errors import RequestError
 from framework.types.messages import Message, Summary

@@ -23,7 +23,7 @@ from framework.server.event_stream import (
     until_client_leaves,
 )
 from framework.server.identity import identity_of, requires
-from framework.server.openapi import STREAM_RESPONSE, ResponseModel, error_responses
+from framework.server.openapi import STREAM_RESPONSE, error_responses
 from framework.server.request_handling import (
     Cursor,
     IdempotencyHeader,
@@ -69,6 +69,7 @@ from framework.server.run_service import (
     load_conversation_for,
     load_run_info_for,
 )
+from framework.server.schemas import ResponseModel
 from framework.store.types import (
     OPEN_STATUSES,
     SEARCHED_CONVERSATIONS,

@@ -18,9 +18,10 @@ from framework.engine.runtime.runtime import Runtime
 from framework.engine.triggers import TriggerReport, Triggers, trigger_reports
 from framework.server.errors import BodyTooLarge, InvalidSignature
 from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import ResponseModel, error_responses
+from framework.server.openapi import error_responses
 from framework.server.request_handling import json_body, verbatim_response
 from framework.server.run_schemas import Id
+from framework.server.schemas import ResponseModel
 from framework.types.errors import RequestError, TriggerBusy, TriggerNotFound
 from framework.types.strict_json import bytes_digest, content_digest, read_json
 from framework.types.trigger import HmacScheme, Webhook

@@ -12,10 +12,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.identity import identity_of, requires
-from framework.server.openapi import ResponseModel
 from framework.server.request_handling import verbatim_response
 from framework.server.run_schemas import Id
 from framework.server.run_service import report_usage_for
+from framework.server.schemas import ResponseModel
 from framework.store.types import RunQuery
 from framework.store.usage import CHARTED_GROUPS, STEP_SECONDS, Figures, Grouping, Period, Step, UsageGroup, UsageReport
 from framework.types.errors import RequestError

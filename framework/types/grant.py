@@ -189,6 +189,14 @@ class GrantSettings(Frozen):
     never: tuple[NeverGranted, ...] = ()
     """Calls that a person is always asked about, such as `{tool: "*", when: {amount: "> 500"}}` or `{risk: high}`."""
 
+    def narrowed_by(self, other: GrantSettings) -> GrantSettings:
+        """Return settings by which an approval can be remembered only if both allow it."""
+        return GrantSettings(
+            offer=tuple(scope for scope in self.offer if scope in other.offer),
+            max_ttl=min(self.max_ttl, other.max_ttl),
+            never=(*self.never, *(one for one in other.never if one not in self.never)),
+        )
+
 
 class GrantUsage(Frozen):
     """What a grant would have matched in a period."""

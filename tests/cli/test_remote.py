@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from framework.cli.config import NoServer, Remote
-from framework.server.openapi import ConfigHistory
+from framework.server.schemas import ConfigHistory
 from framework.types.errors import RequestError
 from tests.support.api_keys import KEY, OTHER
 from tests.support.commands import agentsd

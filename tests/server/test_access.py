@@ -17,8 +17,8 @@ from framework.config.settings import ServerSettings, Settings
 from framework.server.errors import AccessDenied, Unauthenticated
 from framework.server.event_stream import MAX_EVENTS, ConfigFeed
 from framework.server.identity import FULL_ACCESS, LOCAL, access_check
-from framework.server.openapi import redact_changes
 from framework.server.process import CannotListen, bind_socket
+from framework.server.schemas import redact_changes
 from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded
 from framework.types.http import is_loopback, server_url

@@ -18,6 +18,7 @@ from framework.config.yaml.parse import expand, get_dotted, merge_valid
 from framework.telemetry.spans import content_mode
 from framework.types.budget import SharedBudget
 from framework.types.errors import ConfigError
+from framework.types.grant import GrantSettings
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import CONTENT_MODES
@@ -32,6 +33,7 @@ TIGHTENABLE_KEYS = (
     "server.api_keys",
     "server.allow_edit",
     "server.cors_origins",
+    *(f"grants.{key}" for key in GrantSettings.model_fields),
     "budgets",
 )
 """The settings whose restrictions take effect without a restart."""
@@ -56,6 +58,7 @@ def tighten_settings(live: Settings, saved: Settings) -> Settings:
         "tools": live.tools.narrowed_by(saved.tools),
         "telemetry": live.telemetry.model_copy(update={"content": content, "inbound": inbound}),
         "server": live.server.model_copy(update=server),
+        "grants": live.grants.narrowed_by(saved.grants),
         "budgets": {
             name: budget.narrowed_by(saved.budgets[name]) if name in saved.budgets else budget
             for name, budget in live.budgets.items()
@@ -218,6 +221,7 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "routing.default_agent": "next-run",
     "tools.base_path": "next-run",
     "budgets": "hot",
+    **{f"grants.{key}": "hot" for key in GrantSettings.model_fields},
     "telemetry.content": "next-run",
     "telemetry.store_traces": "next-run",
     "telemetry.inbound": "hot",
@@ -240,8 +244,8 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
 }
 """When a change of a setting takes effect, by dotted key; settings that are missing here need a restart.
 
-`hot` settings restrict tools and budgets (a run in progress may do and use only what was permitted when it started and
-still is), control access to the server, or control the use of a request's trace context.
+`hot` settings restrict tools, grants and budgets (a run in progress may do and use only what was permitted when it
+started and still is), control access to the server, or control the use of a request's trace context.
 """
 
 

@@ -195,7 +195,7 @@ _INSTEAD: Mapping[str, KeyPath] = {
 }
 """Keys of agent files by names that other frameworks use for them."""
 SETTINGS_KEYS = frozenset({
-    "models", "model_calls", "locale", "log", "reload", "store", "server", "work"
+    "models", "model_calls", "grants", "locale", "log", "reload", "store", "server", "work"
 })  # fmt: skip
 """The keys of `agentsd.yaml` that agent files do not have."""
 _OTHER_FILES: Mapping[str, str] = {

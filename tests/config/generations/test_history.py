@@ -14,7 +14,7 @@ from framework import ConfigError, Runtime
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.generations.history import ArchivedGeneration
-from framework.server.openapi import LiveConfig
+from framework.server.schemas import LiveConfig
 from tests.support.projects import agent, write
 
 TEMPLATED = {"instructions": "{template: house.j2}", "model": "offline"}

@@ -64,6 +64,9 @@ def test_every_setting_has_a_reload_effect() -> None:
     hot = {key for key, effect in known.items() if effect == "hot"}
     assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"} | {
         "budgets",
+        "grants.max_ttl",
+        "grants.never",
+        "grants.offer",
         "server.api_keys",
         "server.allow_edit",
         "server.cors_origins",
@@ -76,7 +79,8 @@ def test_the_settings_page_lists_the_same_effects() -> None:
     text = (ROOT / "docs/settings.md").read_text("utf-8")
     for key, effect in RELOAD_EFFECTS.items():
         section = next(
-            (name for name in ("tools.http.", "tools.sandbox.", "model_calls.") if key.startswith(name)), None
+            (name for name in ("tools.http.", "tools.sandbox.", "model_calls.", "grants.") if key.startswith(name)),
+            None,
         )
         shown = f"{section}…" if section else key
         (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{shown}`" in line]

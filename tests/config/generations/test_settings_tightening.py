@@ -42,6 +42,9 @@ STRICTER: dict[str, tuple[Any, Any]] = {
     "tools.sandbox.disk_mb": (100, 1),
     "telemetry.content": ("full", "redacted"),
     "telemetry.inbound": ("parent", "ignore"),
+    "grants.offer": (["run", "user"], ["run"]),
+    "grants.max_ttl": (86_400.0, 3_600.0),
+    "grants.never": ([], [{"tool": "pay", "when": {"amount": "> 5"}, "risk": "high"}]),
     "server.api_keys": ([ONE, TWO], [TWO]),
     "server.allow_edit": (True, False),
     "server.cors_origins": (["https://a.example.com", "https://b.example.com"], ["https://b.example.com"]),
@@ -136,10 +139,15 @@ def test_a_stricter_setting_takes_effect_although_the_edit_is_invalid(tmp_path: 
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-@pytest.mark.parametrize("key", sorted(STRICTER.keys() - {"tools.write_below", "server.api_keys"}))
+@pytest.mark.parametrize("key", sorted(STRICTER.keys() - {"tools.write_below", "server.api_keys", "grants.offer"}))
 def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path: Path, key: str, broken: str) -> None:
     default = value(Settings.model_construct(), key)
-    http = {"tools.http.max_redirects": 9, "tools.http.max_bytes": 10**7, "tools.http.timeout": 60.0}
+    http = {
+        "grants.max_ttl": 90 * 86_400.0,
+        "tools.http.max_redirects": 9,
+        "tools.http.max_bytes": 10**7,
+        "tools.http.timeout": 60.0,
+    }
     sandbox = {"timeout": 60.0, "memory_mb": 4096, "processes": 99, "disk_mb": 999}
     wide = (http | {f"tools.sandbox.{name}": more for name, more in sandbox.items()}).get(key)
     strict_mode = broken if broken == "in an agent's file" else ""

@@ -310,7 +310,7 @@ agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
       = valid keys: version, name, description, model, fallback_models, model_settings, on_truncation, protocol, \
-instructions, guidance, inputs, examples, routing, skills, plan, handoffs, conversation, output_schema, hooks, \
+instructions, guidance, inputs, examples, routing, skills, plan, handoffs, conversation, output_schema, memory, hooks, \
 telemetry, tools, max_risk, approve_from, strict_arguments, limits, agents, mode, mcp"""
 
 
