@@ -20,7 +20,16 @@ from framework.config.generations.generation import Candidate, Generation, Previ
 from framework.config.generations.history import FileChange, HistoryEntry
 from framework.config.overlay import is_settings_file
 from framework.config.schema import SCHEMAS, SchemaKind, names_of
-from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, is_case_file, source_digest
+from framework.config.snapshot import (
+    AGENTS,
+    API_DOCUMENTS,
+    PLUGINS,
+    PROMPTS,
+    TRIGGERS,
+    Snapshot,
+    is_case_file,
+    source_digest,
+)
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import (
@@ -282,7 +291,7 @@ def source_on_disk(snapshot: Snapshot, path: str) -> bytes | None:
 def _kind(path: str) -> FileKind:
     if is_settings_file(path):
         return "settings"
-    if path.startswith((PLUGINS + "/", API_DOCUMENTS + "/")):
+    if path.startswith((PLUGINS + "/", API_DOCUMENTS + "/", TRIGGERS + "/")):
         return "plugin" if path.endswith(".py") else "sources"
     if path.startswith(PROMPTS + "/"):
         return "template"
