@@ -178,8 +178,8 @@ MUTANTS = (
     Mutant("engine/plan/planner", '"{" in text or "}" in text', "False", FILE_PLAN_TEST),
     Mutant(
         "config/agents/plan_steps",
-        "if rule_matches(rule.rule",
-        "if False and (rule.rule",
+        "if not rule.rule.at_most and rule_matches(",
+        "if False and (",
         "config/agents/test_plan_steps",
     ),
     Mutant("engine/plan/executor", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),

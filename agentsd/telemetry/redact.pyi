@@ -1,1 +1,1 @@
-from framework.types.redact import *
+from framework.telemetry.redact import *

@@ -230,7 +230,7 @@ def test_the_file_sets_names_and_risks_and_an_edit_of_them_needs_no_acceptance(t
 INVALID_ENTRIES = [
     ("document: ../billing.yaml, base_url: 'http://x'", "expected a file such as openapi/billing.yaml, or a URL"),
     ("document: openapi/billing.yaml", "base_url"),
-    ("document: openapi/billing.yaml, base_url: 'http://x', auth: {}", "write either `bearer` or `basic`"),
+    ("document: openapi/billing.yaml, base_url: 'http://x', auth: {}", "write one of `bearer`, `basic` and `oauth`"),
     ("document: openapi/billing.yaml, base_url: 'http://x', auth: {bearer: '${NOT_SET}'}", "NOT_SET is not set"),
     ("document: openapi/billing.yaml, base_url: 'http://x/?a=1'", "cannot have a query"),
     ("document: openapi/billing.yaml, base_url: 'http://x', headers: {host: y}", "is set by the client"),
