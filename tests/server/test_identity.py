@@ -41,7 +41,14 @@ from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 from tests.support.server_routes import ServerRoute, server_routes
 
-OPEN = {"/health", "/ready", "/", "/console/{digest}/{path:path}", "/oauth/callback", "/hooks/{hook}"}
+OPEN = {
+    "/health",
+    "/ready",
+    "/",
+    "/console/{digest}/{path:path}",
+    "/oauth/callback",
+    "/hooks/{hook}",
+}  # or by signature
 AGENTS = {f"agents.d/{name}.yaml": agent(name, model="offline") for name in ("one", "two")}
 KEYS = {role: f"{role}-key-0123456789" for role in ROLES}
 LIMITED = "limited-key-0123456789"
