@@ -91,7 +91,7 @@ async def shots_of(shop: ShopServer) -> list[Shot]:
 async def report_fleet(shop: ShopServer, stores: AsyncExitStack) -> None:
     """Report three processes to the store of the shop, as they do themselves: one has other files."""
     digests = {name: agent.digest for name, agent in shop.runtime.catalog.current.agents.items()}
-    common = {"version": "0.1.0", "generation": 6, "agents": digests, "begun_per_second": 0.4}
+    common = {"version": "0.2.0", "generation": 6, "agents": digests, "begun_per_second": 0.4}
     worker = {**common, "kind": "worker", "works": True, "capacity": 50}
     reports = {
         "api": {**common, "kind": "serve", "host": "shop-1", "begun_per_second": 0},

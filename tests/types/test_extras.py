@@ -45,7 +45,7 @@ def test_extras_come_from_where_agentsd_was_installed_from(tmp_path: Path) -> No
     git: dict[str, object] = {
         "url": "https://git.example/agentsd.git", "vcs_info": {"vcs": "git", "commit_id": "0ab1"},
     }  # fmt: skip
-    wheel: dict[str, object] = {"url": "file:///tmp/agentsd-0.1.0-py3-none-any.whl", "archive_info": {}}
+    wheel: dict[str, object] = {"url": "file:///tmp/agentsd-0.2.0-py3-none-any.whl", "archive_info": {}}
     gone: dict[str, object] = {"url": (tmp_path / "gone").as_uri(), "dir_info": {}}
     for origin, cwd, command in (
         (editable, checkout, "pip install -e '.[serve]'"),
@@ -54,7 +54,7 @@ def test_extras_come_from_where_agentsd_was_installed_from(tmp_path: Path) -> No
         (inside, checkout, "pip install '.[serve]'"),
         (gone, checkout, "pip install 'agentsd[serve]'"),
         (None, checkout, "pip install 'agentsd[serve]'"),
-        (wheel, checkout, "pip install 'agentsd[serve] @ file:///tmp/agentsd-0.1.0-py3-none-any.whl'"),
+        (wheel, checkout, "pip install 'agentsd[serve] @ file:///tmp/agentsd-0.2.0-py3-none-any.whl'"),
         (git, checkout, "pip install 'agentsd[serve] @ git+https://git.example/agentsd.git@0ab1'"),
     ):
         site.mkdir(exist_ok=True)
