@@ -17,7 +17,7 @@ PACKAGE = ROOT / "framework"
 FLOORS = (
     {"types"},
     {"llm", "tools", "store", "conversation", "telemetry"},
-    {"config", "memory"},
+    {"config"},
     {"evals"},
     {"engine"},
     {"replay", "console"},

@@ -11,7 +11,9 @@ the page:
 - `chat/`: conversations with agents
 - `approvals/`: the runs that wait for a decision
 - `runs/`: stored runs and their traces
+- `compare/`: two runs side by side
 - `agents/`: agents, their policies and prompts
+- `memory/`: the notes that agents keep
 - `config/`: the live configuration and its history
 - `editor/`: the files, read and edited
 - `fleet/`: the processes that share the store, and what waits

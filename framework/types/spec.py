@@ -326,7 +326,7 @@ class MemoryPolicy(Frozen):
 class ConfirmPolicy(Frozen):
     """Which tool calls need a person's approval because of their risk."""
 
-    from_: Literal["low", "medium", "high", "critical", "never"] = Field(default="high", alias="from")
+    from_: Literal[Risk, "never"] = Field(default="high", alias="from")
     """Require approval for tools of this risk or higher. `never`: only where a rule or the tool requires it."""
     expires: Duration | None = None
     """Time limit for a decision, such as `15m`. Default: no limit."""
