@@ -84,7 +84,9 @@ def _local(time: datetime | None, zone: str | None) -> str:
 
 @click.command("run")
 @click.argument("name")
-@click.option("--body", type=click.File("r", "utf-8"), help="For a webhook: JSON file with the body of a request.")
+@click.option(
+    "--body", metavar="FILE", type=click.File("r", "utf-8"), help="For a webhook: JSON file with the body of a request."
+)
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def triggers_run(name: str, body: TextIO | None, project: str, as_json: bool) -> int:

@@ -172,7 +172,7 @@ def test_system_messages_are_created_only_for_the_beginning_of_a_conversation() 
     assert places == {
         "cli/models.py",  # asks a server what its template accepts
         "engine/model_call/turn.py",  # the agent's instructions
-        "engine/routing/by_model.py",  # a request of one question
+        "engine/routing.py",  # a request of one question
         "llm/json_protocol.py",  # merges all system messages into the first one
         "llm/message_formats.py",  # reads conversations of callers
         "llm/message_shape.py",  # merges the first ones

@@ -98,7 +98,9 @@ def test_a_cut_connection_is_opened_again(database: str, caplog: pytest.LogCaptu
                 cut_signals(database)
                 await ear.until(MISSED)
                 assert receiver.hears
-                (lost, again) = [record.message for record in caplog.records if "signals" in record.name]
+                (lost, again) = [
+                    record.message for record in caplog.records if "signals of other processes" in record.message
+                ]
                 assert "do not arrive: store postgresql://" in lost
                 assert "polls the store" in lost
                 assert again == "signals of other processes arrive again"
