@@ -112,6 +112,9 @@ _MAX_LOADS = 3
 
 Subscriber = Callable[[ConfigReloaded | ConfigRejected], None]
 
+_RejectedEdit = tuple[Snapshot, tuple[Problem, ...]]
+"""Files that were rejected, and why."""
+
 
 class Catalog:
     """Holds the current generation, in the attribute `current`. Only publishing changes it."""
@@ -146,8 +149,7 @@ class Catalog:
             gate_start: whether the gate also checks the files at the start.
             keep_holds: keep what a rollback holds back in a file, and start with it.
         """
-        self.root = root
-        self.is_single_file = root.is_file()
+        self.root, self.is_single_file = root, root.is_file()
         """Whether the project is a single agent file."""
         settings = settings or Settings()
         self.current: Generation = empty_generation(settings)
@@ -172,9 +174,10 @@ class Catalog:
         """The files that were last published or rejected; None after a rollback."""
         self._live_snapshot: Snapshot | None = None
         """The files of the live generation, to build them again when the tools of tool servers change."""
-        self._is_restricted = False
+        self._rejected_edits: tuple[_RejectedEdit, ...] = ()
+        """The rejected files whose restrictions the live generation has, each with its problems."""
+        self._is_restricted = self._has_source_changes = False
         """Whether the live generation has only the restrictions of an edit, the rest of which waits."""
-        self._has_source_changes = False
         self._refreshing: asyncio.Task[None] | None = None
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
@@ -488,7 +491,12 @@ class Catalog:
             if self._last_snapshot is None:
                 self.problems = self.current.problems_with(external)
             return
-        await self._publish(await self._build(self._live_snapshot, external), "source", was_live=True)
+        candidate = await self._build(self._live_snapshot, external)
+        edits = self._rejected_edits
+        # At once, so that no call meets the live files without the restrictions.
+        if edits and not await self._publish_restricted(candidate.generation, edits, external, "source"):
+            return
+        await self._publish(candidate, "source", was_live=True)
 
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if self._is_ignored(snapshot) and snapshot.digest != self.current.digest:
@@ -591,19 +599,35 @@ class Catalog:
     async def _reject(self, candidate: Candidate, problems: tuple[Problem, ...], trigger: Trigger) -> None:
         """Publish only the restrictions of the rejected files. If the gate rejected them, publish nothing."""
         if candidate.snapshot and self.current.number and self._admission.check_files(candidate.generation):
-            arguments = candidate.snapshot, self.current, candidate.generation.external, problems
-            built = await asyncio.to_thread(self._builder.build_restricted, *arguments)
-            if not built.rejection:
-                with (lease := await self._leases.acquire(built)):
-                    self._swap(Candidate.of(built, self.current, candidate.snapshot), lease, trigger)
+            earlier, edit = self._rejected_edits, (candidate.snapshot, problems)
+            external = candidate.generation.external
+            problems = await self._publish_restricted(self.current, (edit,), external, trigger)
+            if not problems:
+                self._rejected_edits = (*earlier, edit)
                 return
-            problems = built.rejection
         elif restricted := candidate.restricts:
             message = (
                 f"the restrictions of this edit are NOT in effect for {', '.join(restricted)}: cases fail (reload.gate)"
             )
             problems = (*problems, Problem(path=SETTINGS_FILE, message=message, severity="warning"))
         self._record_rejection(candidate, problems)
+
+    async def _publish_restricted(
+        self, live: Generation, edits: tuple[_RejectedEdit, ...], external: ExternalTools, trigger: Trigger
+    ) -> tuple[Problem, ...]:
+        """Publish `live` with the restrictions of rejected edits; return the problems instead if there are none."""
+        built, problems = live, tuple[Problem, ...]()
+        for snapshot, reasons in edits:
+            restricted = await asyncio.to_thread(self._builder.build_restricted, snapshot, built, external, reasons)
+            problems = restricted.rejection
+            built = built if problems else restricted
+        if built is live:
+            return problems
+        built = replace(built, number=self.current.number + 1)
+        with (lease := await self._leases.acquire(built)):
+            self._swap(Candidate.of(built, self.current, edits[-1][0]), lease, trigger)
+        self._rejected_edits = edits
+        return ()
 
     def _record_rejection(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
         self._rejected_digests, self._is_restricted = (candidate.digest, candidate.generation.external.digest), False
@@ -614,7 +638,7 @@ class Catalog:
 
     def _swap(self, candidate: Candidate, lease: Lease, trigger: Trigger) -> None:
         before, self.current = self.current, candidate.generation
-        self._is_restricted = False
+        self._is_restricted, self._rejected_edits = False, ()
         self._leases.publish(lease)
         self.problems = self.current.problems
         self.history.add(candidate, trigger)

@@ -153,6 +153,33 @@ def test_tools_added_during_a_build_are_not_lost(tmp_path: Path) -> None:
     live(tmp_path, body)
 
 
+def test_a_change_of_a_tool_server_does_not_loosen_the_restrictions_of_a_rejected_edit(tmp_path: Path) -> None:
+    """Not for a moment: the live files without them are not published first."""
+    source = "version: 1\nskill_hosts:\n  files: {url: 'http://127.0.0.1:1', skills: [{id: one}]}\n"
+    files = {"plugins/hosts.yaml": source, "agentsd.yaml": "reload: {mode: strict}\n"}
+    write(tmp_path, files | {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["*"]}')})
+    seen: list[bool] = []
+
+    async def body(runtime: Runtime) -> None:
+        catalog = runtime.catalog
+        assert "skill.files.one" in offered(runtime)
+        strict = agent("a", model="offline", skill_policy='{deny: ["skill.files.one"], allow: ["*"]}', colour="red")
+        write(tmp_path, {"agents.d/a.yaml": strict})
+        await runtime.reload()
+        assert "skill.files.one" not in offered(runtime)
+        catalog.subscribe(lambda _: seen.append("skill.files.one" in offered(runtime)))
+        opened = catalog.current.external.sources["skill.files"].source
+        assert isinstance(opened, SkillSource)
+        opened.tools = (*opened.tools, opened.tools[0].named("skill.files.two", "skill"))
+        catalog.request_refresh()
+        await until(runtime, lambda live: "skill.files.two" in live.tools)
+        await catalog.refresh()
+        assert seen
+        assert not any(seen)
+
+    live(tmp_path, body)
+
+
 # --- contracts
 
 
