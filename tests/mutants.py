@@ -67,7 +67,12 @@ MUTANTS = (
     Mutant(GATE, '(verdict.kind != "ask" and not in_doubt)', "not in_doubt", POLICY_TEST),
     Mutant(CALL, "if isinstance(evaluate_call(run, call, tool, Approve()), RefusedCall):", "if False:", PINNING_TEST),
     Mutant("tools/command_hooks", "if code := await process.wait():", "if code := 0:", "tools/test_command_hooks"),
-    Mutant(CALL, "if thread and isinstance(", "if None and isinstance(", PINNING_TEST),
+    Mutant(
+        CALL,
+        "if isinstance(ruling := evaluate_call(",
+        "if None and isinstance(ruling := evaluate_call(",
+        PINNING_TEST,
+    ),
     Mutant(CALL, 'if any(True for _ in run.hooks("before_tool")):', "if False:", PINNING_TEST),
     Mutant(CALL, "if new and not fitting:", "if False:", BUDGET_TEST),
     Mutant(

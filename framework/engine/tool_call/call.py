@@ -727,8 +727,8 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
             _thread(run, tool) as thread,
             asyncio.timeout(min(limits, default=None)) as deadline,
         ):
-            if thread and isinstance(ruling := evaluate_call(run, call, tool, Approve()), RefusedCall):
-                return ruling.result  # denied while it waited for a thread
+            if isinstance(ruling := evaluate_call(run, call, tool, Approve()), RefusedCall):
+                return ruling.result  # denied while its start was stored, or while it waited for a thread
             context = partial(build_tool_context, run, call)
             returned = await tool.invoke(bound, context, thread)
             is_hosted = isinstance(returned, HostedOutput)

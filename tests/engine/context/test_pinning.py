@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
 from framework.engine.context.policy import with_lowered_limits
+from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.threads import THREADS_PER_RUN
+from framework.types.events import Event, ToolStarted
 from framework.types.spec import Limits
+from framework.types.state import RunState
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 
@@ -162,6 +166,54 @@ def test_a_call_denied_while_it_waits_for_a_thread_is_not_executed(tmp_path: Pat
     result = asyncio.run(main())
     assert len(made) == THREADS_PER_RUN
     assert sorted(call.status for call in result.tool_calls) == ["denied", *["success"] * THREADS_PER_RUN]
+
+
+class SlowRecord:
+    """A record whose write of a call's start takes as long as an edit."""
+
+    def __init__(self, record: RunRecord, edit: Callable[[], Awaitable[None]]) -> None:
+        self._record, self._edit = record, edit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+    async def write(self, state: RunState, events: Sequence[Event] = (), *rest: Any, **options: Any) -> None:
+        if any(isinstance(event, ToolStarted) for event in events):
+            await self._edit()
+        await self._record.write(state, events, *rest, **options)
+
+
+def test_a_call_denied_while_its_start_is_stored_is_not_executed(tmp_path: Path) -> None:
+    root, made = project(tmp_path), list[int]()
+
+    class SlowStore(Store):
+        async def start(self, *arguments: Any) -> RunRecord:
+            return SlowRecord(await super().start(*arguments), edit)
+
+    async def edit() -> None:
+        edited = agent("one", model="offline", skill_policy='{deny: [pay], allow: ["*"]}')
+        write(root, {"agents.d/one.yaml": edited})
+        await opened[0].reload()
+
+    @tool(risk="low")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        made.append(amount)
+        return "paid"
+
+    async def main() -> RunResult:
+        model, store = (
+            ScriptedModel(calls(("pay", {"amount": 1})), "done"),
+            await SlowStore.open("sqlite:///s.db", root),
+        )
+        async with Runtime.open(root, tools=[pay], models={"offline": model}, store=store, watch=False) as runtime:
+            opened.append(runtime)
+            return await runtime.run("go")
+
+    opened: list[Runtime] = []
+    result = asyncio.run(main())
+    assert made == []
+    assert [call.status for call in result.tool_calls] == ["denied"]
 
 
 def test_a_call_denied_between_two_attempts_is_not_retried(tmp_path: Path) -> None:
