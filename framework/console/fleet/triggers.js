@@ -28,7 +28,7 @@ export function triggers(items, act) {
 function row(one, act) {
   const starts = one.cron ?? `POST /hooks/${one.name}`;
   return h("tr",
-    h("th.name", { scope: "row" }, h("span.row.wrap",
+    h("th.name", { scope: "row" }, h("span.row",
       h("b", { title: one.description || one.path }, one.name),
       h("a.lk", { href: link("agents", one.agent) }, one.agent),
       one.stale && h("span.tag.k-danger", t("its file is invalid")))),
