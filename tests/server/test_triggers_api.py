@@ -140,6 +140,18 @@ def test_each_sender_is_verified_and_forged_or_replayed_requests_start_nothing(t
     asyncio.run(main())
 
 
+def test_the_signature_of_githubs_documentation_is_accepted(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = HOOK.format("github").replace("${HOOK_SECRET}", '"It\'s a Secret to Everybody"')
+        signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+        async with hooks(tmp_path, **{"triggers.d/docs.yaml": file}) as sent:
+            for body, status in ((b"Hello, World!", 400), (b"Hello, World?", 401)):
+                answer = await sent.send("docs", body, {"x-hub-signature-256": signature})
+                assert answer.status_code == status, "400: it is not JSON"
+
+    asyncio.run(main())
+
+
 def test_many_deliveries_with_one_id_make_one_run(tmp_path: Path) -> None:
     """10,000 in `make test-long`, by several senders at once, some of them to another process of the store."""
 
