@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.harness import Row, Table
 from framework import tool
-from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
-from framework.tools.schema.json_schema import repair_arguments
+from framework.tools.arguments import ArgumentsError, SchemaArguments
+from framework.tools.json_schema import repair_arguments
 
 SEED = 1
 SCHEMAS, VALUES = 2000, 25

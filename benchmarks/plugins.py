@@ -15,7 +15,7 @@ from time import perf_counter
 from benchmarks.harness import Row, Table, best, resident_mb
 from framework.config.agents.toolbox import PluginCache
 from framework.config.generations.catalog import Catalog
-from framework.tools.plugins.loader import PLUGIN_PACKAGE, PluginLifecycle, PluginLoader
+from framework.tools.plugins import PLUGIN_PACKAGE, PluginLifecycle, PluginLoader
 
 PLUGIN = b"""
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from framework.store.types import RunInfo
     from framework.tools.declaration import embedder, executor, hook
     from framework.tools.http import HttpClient
-    from framework.tools.plugins.loader import PluginContext
+    from framework.tools.plugins import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
     from framework.types import events
@@ -195,7 +195,7 @@ _MODULES = {
     "Message": "framework.types.messages",
     "Plan": "framework.types.plan",
     "PlanStep": "framework.types.plan",
-    "PluginContext": "framework.tools.plugins.loader",
+    "PluginContext": "framework.tools.plugins",
     "Preflight": "framework.types.plan",
     "Prices": "framework.llm.capabilities",
     "Problem": "framework.types.problem",

@@ -26,8 +26,8 @@ from framework.evals.runner import reachable_agents, without_budgets, without_ro
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.store.url import memory_store
 from framework.store.views import StoredRun
+from framework.tools.arguments import SchemaArguments
 from framework.tools.declaration import Extension
-from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import SourceKind, Tool, ToolContext
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Toolset

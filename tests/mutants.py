@@ -66,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(GATE, '(verdict.kind != "ask" and not in_doubt)', "not in_doubt", POLICY_TEST),
     Mutant(CALL, "if isinstance(evaluate_call(run, call, tool, Approve()), RefusedCall):", "if False:", PINNING_TEST),
-    Mutant("tools/command_hooks", "if code := await process.wait():", "if code := 0:", "tools/test_command_hooks"),
+    Mutant("tools/child_processes", "if code := await process.wait():", "if code := 0:", "tools/test_command_hooks"),
     Mutant(
         CALL,
         "if isinstance(ruling := evaluate_call(",
@@ -212,10 +212,10 @@ MUTANTS = (
         "engine/model_call/turn", "_CLOSING_TAG.sub('', text)", "text", "engine/model_call/test_caller_instructions"
     ),
     Mutant(
-        "tools/schema/json_schema",
+        "tools/json_schema",
         'expected.get("type") != _PLAIN_TYPES.get(type(value), "")',
         'expected.get("type") is None',
-        "tools/schema/test_repairs",
+        "tools/arguments/test_repairs",
     ),
     Mutant(
         "engine/runtime/launcher",

@@ -9,9 +9,8 @@ from framework.cli import config as config_command
 from framework.server import agui, process, startup
 from framework.server import errors as server_errors
 from framework.server.openai import client_request, v1_routes
-from framework.tools import a2a_client, http, http_hosts
+from framework.tools import a2a_client, arguments, http, http_hosts, json_schema
 from framework.tools.openapi import source as api_source
-from framework.tools.schema import arguments, json_schema
 from framework.types import errors
 from framework.types.errors import EXIT_CODES, OUTCOMES, AgentsdError, outcome_for
 from framework.types.report import WARNINGS

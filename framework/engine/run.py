@@ -38,7 +38,7 @@ from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol import request_valid_reply, strip_fence
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
-from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
+from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import (
     AgentsdError,
     ConfigError,

@@ -23,10 +23,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import DecimalSchema
 
+from framework.tools.arguments import ModelArguments
 from framework.tools.files import BaseFolder, refuse_symlinks, relative_parts, relative_to_base, split_path
 from framework.tools.http import parse_canonical_url
-from framework.tools.schema.arguments import ModelArguments
-from framework.tools.schema.json_schema import JsonSchema, RepairedArguments, is_of_type, type_names
+from framework.tools.json_schema import JsonSchema, RepairedArguments, is_of_type, type_names
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from framework.types.flat_schema import declared_properties, is_composed

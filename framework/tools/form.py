@@ -11,7 +11,7 @@ from datetime import date, datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
+from framework.tools.arguments import ArgumentsError, SchemaArguments
 from framework.types.errors import ConfigError, ToolError
 from framework.types.text import did_you_mean, one_line, shorten, visible
 

@@ -16,9 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from framework.tools.arguments import SchemaArguments
 from framework.tools.child_processes import output_text, run_sandboxed
 from framework.tools.files import split_path
-from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolDefinition

@@ -24,6 +24,7 @@ from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
+from framework.tools.arguments import Arguments, ModelArguments
 from framework.tools.declaration import (
     DeclarationCheck,
     DeclarationError,
@@ -39,8 +40,7 @@ from framework.tools.declaration import (
     short_repr,
 )
 from framework.tools.files import BaseFolder, open_file, readable_parts
-from framework.tools.schema.arguments import Arguments, ModelArguments
-from framework.tools.schema.json_schema import ReturnError, ReturnType
+from framework.tools.json_schema import ReturnError, ReturnType
 from framework.types.errors import ConfigError, ToolError
 from framework.types.extras import install_command
 from framework.types.http import HttpLimits

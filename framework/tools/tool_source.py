@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from framework.tools.arguments import SchemaArguments
 from framework.tools.conditions import LocationKind, declared_in_schema
 from framework.tools.http import HttpClient, HttpReply, WebUrl
-from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.toolset import CLIENT
 from framework.types.errors import ConfigError, ToolError

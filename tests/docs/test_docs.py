@@ -12,7 +12,7 @@ from framework.cli.init import copy_starter
 from framework.config.overlay import SettingsSource
 from framework.config.settings import Settings
 from framework.config.yaml.parse import expand, parse, parse_agent
-from framework.tools.plugins.loader import PluginLoader
+from framework.tools.plugins import PluginLoader
 from framework.types.case import CaseFile
 from framework.types.tool_servers import Sources
 from tests.support.cases import each

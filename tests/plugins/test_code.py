@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.tools.plugins.loader import PluginLoader
+from framework.tools.plugins import PluginLoader
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError
 from tests.support.paths import ROOT

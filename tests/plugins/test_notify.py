@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.plugins.loader import PluginLoader
+from framework.tools.plugins import PluginLoader
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError
 from tests.support.cases import cases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.tools.schema.arguments import SchemaArguments
+from framework.tools.arguments import SchemaArguments
 from framework.tools.tool import Tool
 from framework.types.messages import ToolDefinition
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.schema.arguments import SchemaArguments
+from framework.tools.arguments import SchemaArguments
 from framework.tools.tool import Tool
 from framework.tools.toolset import MAX_FOUND, ToolIndex, group_of, tool_search, with_groups
 from framework.types.messages import ToolDefinition

@@ -27,11 +27,11 @@ from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems, variable_hint
 from framework.llm.message_shape import estimate_tokens
+from framework.tools.arguments import ModelArguments, SchemaArguments
 from framework.tools.builtin.notes import memory_tools
-from framework.tools.command_hooks import command_hook, program_problem
+from framework.tools.child_processes import command_hook, program_problem
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
-from framework.tools.schema.arguments import ModelArguments, SchemaArguments
 from framework.tools.scripts import SCRIPT_TOOL, is_function
 from framework.tools.tool import BY_KEY, Tool
 from framework.tools.tool_source import client_tool, source_of

@@ -46,7 +46,7 @@ from framework.config.templates.prompts import PROMPTS_FOLDER, base_name
 from framework.config.yaml.agent_keys import read_agent_keys
 from framework.config.yaml.document import Document, DocumentError, read_document, read_keys, read_unique_keys
 from framework.config.yaml.parse import merge_valid
-from framework.tools.plugins.loader import plugins_of
+from framework.tools.plugins import plugins_of
 from framework.types.errors import AgentBroken
 from framework.types.problem import Problem
 from framework.types.spec import AGENT_NAME, AgentSpec, Hooks, InputSpec, Routing, TemplateRef

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from framework.tools.schema.json_schema import UNREADABLE, JsonSchema, is_of_type, parse_as, type_names
+from framework.tools.json_schema import UNREADABLE, JsonSchema, is_of_type, parse_as, type_names
 from framework.types.errors import ToolError
 from framework.types.plan import PlanStep
 from framework.types.strict_json import read_json

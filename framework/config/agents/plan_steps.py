@@ -22,9 +22,9 @@ from framework.config.agents.plan_references import (
     referring_parameters,
 )
 from framework.config.yaml.document import Document, KeyPath
+from framework.tools.arguments import ArgumentsError, SchemaArguments
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, rule_matches
-from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
-from framework.tools.schema.json_schema import JsonSchema, type_names
+from framework.tools.json_schema import JsonSchema, type_names
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Toolset

@@ -33,8 +33,8 @@ from framework.tools.declaration import Extension
 from framework.tools.logins import LoginStore
 from framework.tools.openapi.operations import Fault
 from framework.tools.openapi.source import ApiSource, BuiltApi, build_api, build_http_tool
-from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader, is_plugin, plugin_files
-from framework.tools.plugins.trial import TrialNotStarted, try_plugins
+from framework.tools.plugin_trial import TrialNotStarted, try_plugins
+from framework.tools.plugins import Plugin, PluginError, PluginLoader, is_plugin, plugin_files
 from framework.tools.skills import AgentSkill
 from framework.tools.tool import Tool
 from framework.tools.tool_source import ContractChange, Contracts, source_of

@@ -47,7 +47,7 @@ from framework.config.triggers import TriggerCache
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.child_processes import SHELL, why_unusable
 from framework.tools.logins import LoginStore
-from framework.tools.plugins.loader import Plugin, plugins_of
+from framework.tools.plugins import Plugin, plugins_of
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen

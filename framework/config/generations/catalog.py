@@ -44,7 +44,7 @@ from framework.telemetry.metrics import ReloadMetrics
 from framework.telemetry.spans import NOOP_SPAN, Spans, TraceSpan
 from framework.tools.connection_pool import ConnectionPool
 from framework.tools.logins import LOGINS_FOLDER, LoginStore
-from framework.tools.plugins.loader import PluginLease, PluginLifecycle
+from framework.tools.plugins import PluginLease, PluginLifecycle
 from framework.tools.tool import Tool
 from framework.tools.tool_source import Contracts
 from framework.types.events import ConfigRejected, ConfigReloaded

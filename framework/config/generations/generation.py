@@ -22,7 +22,7 @@ from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.triggers import LoadedTrigger, trigger_changes
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.store.types import Blueprint
-from framework.tools.plugins.loader import Plugin, PluginLease, PluginLifecycle
+from framework.tools.plugins import Plugin, PluginLease, PluginLifecycle
 from framework.tools.skills import AgentSkill
 from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, ConfigError

@@ -47,7 +47,7 @@ from framework.engine.run import Run, react
 from framework.engine.tool_call.call import RETRYABLE, retry_delay
 from framework.engine.tool_call.results import observation, record_result
 from framework.tools.conditions import Condition, condition_matches
-from framework.tools.schema.json_schema import UNREADABLE, parse_as
+from framework.tools.json_schema import UNREADABLE, parse_as
 from framework.types.errors import ToolError
 from framework.types.events import PlanStepChanged
 from framework.types.messages import Message, ToolCall, ToolResult

@@ -18,7 +18,7 @@ from framework.llm.client import ModelClient
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.declaration import short_repr
-from framework.tools.plugins.loader import PluginLifecycle
+from framework.tools.plugins import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError, RequestError

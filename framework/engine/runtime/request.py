@@ -20,8 +20,8 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.templates.prompt_check import placeholders
 from framework.llm.openai_format import content_text, revalidate_call
+from framework.tools.arguments import SchemaArguments
 from framework.tools.form import checked_values
-from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool_source import client_tool
 from framework.types.errors import ConfigError, RequestError, ToolError
 from framework.types.file import File, media_parts

@@ -39,7 +39,7 @@ from framework.engine.runtime.start import (
 from framework.llm.client import ModelClient
 from framework.store.types import Conversation, RunInfo
 from framework.store.url import MEMORY_URL, memory_store, open_store
-from framework.tools.plugins.loader import PluginLifecycle
+from framework.tools.plugins import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import ConfigError, ConversationNotFound, RequestError

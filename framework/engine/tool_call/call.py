@@ -53,12 +53,12 @@ from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
+from framework.tools.arguments import ArgumentsError
 from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import canonical_arguments, policy_views, require_canonical
 from framework.tools.files import BaseFolder
-from framework.tools.plugins.loader import place_of_error
-from framework.tools.schema.arguments import ArgumentsError
-from framework.tools.schema.json_schema import RepairedArguments, repair_arguments
+from framework.tools.json_schema import RepairedArguments, repair_arguments
+from framework.tools.plugins import place_of_error
 from framework.tools.scripts import is_function
 from framework.tools.tool import HostedOutput, Tool, idempotency_key
 from framework.tools.toolset import PlacedRule, Toolset

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from framework import tool
 from framework.config.agents.plan_references import resolve_references
 from framework.testing import Turn
-from framework.tools.schema.json_schema import is_of_type
+from framework.tools.json_schema import is_of_type
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from tests.support.cases import cases

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from framework.tools.arguments import ArgumentsError
 from framework.tools.child_processes import INHERITED_VARIABLES
 from framework.tools.mcp import source as mcp
 from framework.tools.mcp.content import MAX_RESULT_CHARS
-from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool_source import Contracts
 from framework.types.errors import ToolError
 from framework.types.extras import install_command

@@ -17,8 +17,8 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from framework.tools.arguments import ArgumentsError
 from framework.tools.mcp import source
-from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
 from framework.types.tool_servers import McpServer
 from tests.support.editor import MODULES, node

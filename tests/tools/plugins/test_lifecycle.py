@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import PluginContext, RequestError
-from framework.tools.plugins.loader import Plugin, PluginLease, PluginLifecycle, PluginLoader
+from framework.tools.plugins import Plugin, PluginLease, PluginLifecycle, PluginLoader
 from framework.types.problem import Problem
 from tests.support.cases import cases
 

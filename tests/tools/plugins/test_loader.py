@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from framework import Runtime
 from framework.config.generations.catalog import Catalog
 from framework.tools.builtin import BUILTIN_TOOLS
-from framework.tools.plugins.loader import PLUGIN_PACKAGE, Plugin, PluginError, PluginLoader, plugins_of
+from framework.tools.plugins import PLUGIN_PACKAGE, Plugin, PluginError, PluginLoader, plugins_of
 from framework.tools.tool import ToolContext
 from framework.types.problem import Problem
 from tests.support.cases import cases

@@ -11,7 +11,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 import pytest
 
 from framework import Runtime
-from framework.tools.plugins.trial import TrialAbandoned, try_plugins
+from framework.tools.plugin_trial import TrialAbandoned, try_plugins
 from tests.support.projects import agent, write
 
 GOOD = 'from framework import tool\n\n@tool(risk="low")\ndef f() -> str:\n    """F."""\n    return "good"\n'

@@ -22,9 +22,9 @@ from pydantic import SecretStr
 
 from framework import Runtime, ToolContext
 from framework.testing import ScriptedModel
+from framework.tools.arguments import ArgumentsError
 from framework.tools.http import HttpReply
 from framework.tools.http_hosts import SkillSource, parse_listing, parse_result
-from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import HostedOutput, Tool
 from framework.tools.tool_source import ToolSource
 from framework.types.errors import ConfigError, ToolError

@@ -20,7 +20,7 @@ from tempfile import TemporaryFile
 from threading import Event
 
 from framework.tools.child_processes import forbid_inspection, isolated_python
-from framework.tools.plugins.loader import IMPORT_SECONDS, LOAD_SECONDS, PluginError, PluginHangsError, PluginLoader
+from framework.tools.plugins import IMPORT_SECONDS, LOAD_SECONDS, PluginError, PluginHangsError, PluginLoader
 from framework.types.problem import Problem
 
 # Code that holds the global interpreter lock, such as a catastrophic regular expression, blocks every thread of its
@@ -36,7 +36,7 @@ _MAX_DUMPS, _MAX_IDLE_DUMPS = 2, 10
 importing an installed package. The second applies if it used no CPU time meanwhile: the machine may be slow."""
 _TICK_SECONDS = 0.2
 _HINT = "it would block the whole process; move slow code to setup(context) or into the tool"
-_PROGRAM = "from framework.tools.plugins.trial import main; main(int(sys.argv[1]))"
+_PROGRAM = "from framework.tools.plugin_trial import main; main(int(sys.argv[1]))"
 _ANSWER = re.compile(rb"\ndone(.*)\n")
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in ', re.MULTILINE)
 _IMPORTING = "<frozen importlib"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from framework import Tool, ToolContext, tool
-from framework.tools.schema.json_schema import MAX_DESCRIBED_SCHEMA_CHARS, ReturnError
+from framework.tools.json_schema import MAX_DESCRIBED_SCHEMA_CHARS, ReturnError
 from framework.types.errors import ConfigError
 from framework.types.state import RunResult
 from tests.support.cases import cases

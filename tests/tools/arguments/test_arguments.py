@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
+from framework.tools.arguments import ArgumentsError, SchemaArguments
 from framework.tools.tool import ToolContext
 from framework.tools.tool_source import MAX_DESCRIPTION_CHARS, external_tool
 from framework.types.errors import ConfigError

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from framework import Approve, RunResult, Runtime, events, tool
 from framework.engine.tool_call.call import explain_call
 from framework.testing import ScriptedModel, calls
-from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
-from framework.tools.schema.json_schema import repair_arguments
+from framework.tools.arguments import ArgumentsError, SchemaArguments
+from framework.tools.json_schema import repair_arguments
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import external_tool
 from framework.types.plan import PlanDraft

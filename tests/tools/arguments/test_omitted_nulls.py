@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime
 from framework.testing import ScriptedModel, calls
-from framework.tools.schema.json_schema import repair_arguments
+from framework.tools.json_schema import repair_arguments
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import external_tool
 from tests.support.cases import cases

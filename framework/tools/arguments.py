@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from framework.tools.schema.json_schema import JsonSchema
+from framework.tools.json_schema import JsonSchema
 from framework.types.errors import ConfigError, ToolError
 from framework.types.flat_schema import (
     CHOICES,
