@@ -474,13 +474,11 @@ class Watcher:
         """Publish what an edit restricts while the rest of it waits. Return the seconds until there may be more."""
         young = self._debouncer.young(began)
         wait = min(young.values(), default=0.0)
-        candidate = await self._catalog.prepare_restrictions(snapshot, frozenset(young))
-        if candidate is None:
-            return wait
-        readiness = self._debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
-        if not readiness.wait and not readiness.hold:
-            await self._catalog.publish_restrictions(candidate)
-        return min(filter(None, (wait, readiness.wait)), default=0.0)
+        while candidate := await self._catalog.prepare_restrictions(snapshot, frozenset(young)):
+            readiness = self._debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
+            if readiness.wait or readiness.hold or await self._catalog.publish_restrictions(candidate):
+                return min(filter(None, (wait, readiness.wait)), default=0.0)
+        return wait
 
     def _plugins_to_hold(self, began: float) -> frozenset[str]:
         """Return the plugin files to publish in their earlier version: they change again and again while they load."""

@@ -61,6 +61,14 @@ def revoke_grant(connection: sa.Connection, grant_id: str, by: str | None, now: 
     return connection.execute(sa.select(grants.c.id).where(is_grant)).one_or_none() is not None
 
 
+def void_grants(connection: sa.Connection, reasons: Mapping[str, str]) -> None:
+    """Make grants void for good, with the reasons, by id."""
+    for grant_id, reason in reasons.items():
+        for grant in select_grants(connection, GrantQuery(id=grant_id)):
+            body = grant.model_copy(update={"void": grant.void or reason}).model_dump_json(exclude={*_STATE})
+            connection.execute(sa.update(grants).where(grants.c.id == grant_id).values(body=to_sql_text(body)))
+
+
 def use_grant(connection: sa.Connection, grant_id: str, rate: CallRate | None, now: float) -> bool:
     """Count a use of a grant. Return False, and count nothing, if it is not active or its rate is used up."""
     is_active = (grants.c.id == grant_id, grants.c.revoked_at.is_(None), grants.c.expires_at > now)
@@ -120,6 +128,15 @@ class StoredGrants:
         """Revoke a grant at once, in all processes. Return whether there is one with this id."""
         now = self._database.clock()
         return await self._database.write(lambda c: revoke_grant(c, grant_id, by, now), is_request=True)
+
+    async def make_void(self, reasons: Mapping[str, str]) -> None:
+        """Make grants void for good, in all processes, because something that they depend on has changed.
+
+        Args:
+            reasons: what has changed, by id of the grant.
+        """
+        if reasons:
+            await self._database.write(lambda connection: void_grants(connection, reasons))
 
     async def use(self, grant: Grant) -> bool:
         """Count a use. Return False if the grant has expired, was revoked, or `at_most` is used up."""

@@ -86,7 +86,9 @@ class RememberOffer(Frozen):
     contract: str
     """Digest of the tool's definition."""
     files: dict[str, str]
-    """Digest of the agent's file, and those of its callers, by name of the agent."""
+    """Digest of the agent and of its callers, with all that their files refer to, by name of the agent."""
+    sources: dict[str, str] = {}
+    """Digest of the text of their files."""
     names: tuple[str, ...]
     """Dotted names of the arguments of the call that differ from the tool's defaults."""
     digest: str
@@ -118,6 +120,7 @@ class Grant(Frozen):
     at_most: str | None = None
     contract: str
     files: dict[str, str]
+    sources: dict[str, str] = {}
     run_id: str
     """The run in which the call was approved."""
     confirmation_id: str
@@ -136,6 +139,8 @@ class Grant(Frozen):
     revoked_by: str | None = None
     uses: int = 0
     last_used_at: float | None = None
+    void: str | None = None
+    """What has changed since, so that it is void for good, such as `the tool has changed since`."""
 
     def is_active(self, now: float) -> bool:
         """Return whether it has neither expired nor been revoked."""

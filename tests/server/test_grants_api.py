@@ -107,9 +107,12 @@ def test_a_remembered_approval_belongs_to_tenant_user_and_key(tmp_path: Path) ->
                 assert (await ask(client))["status"] == "paused", "the granter has another role"
                 (void,) = (await client.get("grants"))["grants"]
                 assert (void["state"], void["reason"]) == ("void", "the key 'finance' has other rights now")
+                project(tmp_path, entries())
+                await client.serving.runtime.reload()
+                assert (await ask(client))["status"] == "paused", "the key has its old roles, but the grant is gone"
                 revoked = await client.delete(f"grants/{grant['id']}")
                 assert (revoked["state"], revoked["revoked_by"], revoked["uses"]) == ("revoked", "finance", 1)
                 assert (await client.get("grants"))["grants"] == []
 
-    amounts = iter([89, 89, 40, 60, 70, 80, 20, 20])
+    amounts = iter([89, 89, 40, 60, 70, 80, 20, 20, 20])
     asyncio.run(main())

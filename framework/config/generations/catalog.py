@@ -337,18 +337,23 @@ class Catalog:
             return None
         before = self.current
         built = await asyncio.to_thread(self._builder.build_restrictions, snapshot, before, young)
-        return Candidate.of(built, before) if built else None
+        return Candidate.of(built, before, snapshot) if built else None
 
-    async def publish_restrictions(self, candidate: Candidate, trigger: Trigger = "watch") -> None:
-        """Publish the result of `prepare_restrictions`. An outdated candidate is ignored."""
+    async def publish_restrictions(self, candidate: Candidate, trigger: Trigger = "watch") -> bool:
+        """Publish the result of `prepare_restrictions`. Return False if it is outdated, and must be prepared again."""
         async with self._lock:
-            if candidate.before is self.current:
-                with open_reload_span(candidate, trigger) as span:
-                    candidate = candidate.with_traceparent(span.traceparent)
-                    with (lease := await self._leases.acquire(candidate.generation)):
-                        self._swap(candidate, lease, trigger)
-                    self._is_restricted = True
-                    record_reload(span, candidate, trigger, "partial")
+            if candidate.before is not self.current:
+                return False
+            with open_reload_span(candidate, trigger) as span:
+                candidate = candidate.with_traceparent(span.traceparent)
+                with (lease := await self._leases.acquire(candidate.generation)):
+                    edits = self._rejected_edits
+                    self._swap(candidate, lease, trigger)
+                assert candidate.snapshot is not None
+                self._is_restricted, self._rejected_edits = True, (*edits, (candidate.snapshot, ()))
+                self._rejected_digests = None  # an edit that goes back to these files is another one
+                record_reload(span, candidate, trigger, "partial")
+                return True
 
     async def publish(self, candidate: Candidate, trigger: Trigger = "watch") -> Generation:
         """Publish a candidate unless strict mode or the gate rejects it. An outdated candidate is ignored."""
@@ -435,8 +440,9 @@ class Catalog:
                 if attempt > _MAX_LOADS or not await self.must_load(snapshot):
                     yield snapshot
                     return
-            if trigger and (restricted := await self.prepare_restrictions(snapshot)):
-                await self.publish_restrictions(restricted, trigger)
+            while trigger and (restricted := await self.prepare_restrictions(snapshot)):
+                if await self.publish_restrictions(restricted, trigger):
+                    break
             await self.load(snapshot, set_up=trigger is not None)
 
     @asynccontextmanager
@@ -599,11 +605,13 @@ class Catalog:
     async def _reject(self, candidate: Candidate, problems: tuple[Problem, ...], trigger: Trigger) -> None:
         """Publish only the restrictions of the rejected files. If the gate rejected them, publish nothing."""
         if candidate.snapshot and self.current.number and self._admission.check_files(candidate.generation):
-            earlier, edit = self._rejected_edits, (candidate.snapshot, problems)
+            others = tuple(one for one in self._rejected_edits if one[0].digest != candidate.digest)
+            edit, has_restrictions = (candidate.snapshot, problems), len(others) < len(self._rejected_edits)
             external = candidate.generation.external
             problems = await self._publish_restricted(self.current, (edit,), external, trigger)
+            if has_restrictions or not problems:
+                self._rejected_edits = (*others, edit)
             if not problems:
-                self._rejected_edits = (*earlier, edit)
                 return
         elif restricted := candidate.restricts:
             message = (

@@ -2,22 +2,24 @@
 
 A grant answers a question instead of a person. It is looked up after the policy has asked, so that a denial and the
 highest risk always win, and it never applies to another agent: not to a sub-agent of the one that asked either. It is
-void once the tool's definition, the file of the agent or of one of its callers, or the rights of the key with which it
-was approved have changed.
+void for good once the tool's definition, the file of the agent or of one of its callers, or the rights of the key with
+which it was approved have changed, also if they change back.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from framework.config.agents.compile import Agent
 from framework.config.api_keys import ApiKey
+from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
+from framework.config.snapshot import source_digest
 from framework.engine.context.policy import Policy, Verdict
 from framework.store.types import GrantQuery, RunQuery
 from framework.tools.conditions import policy_views, rule_matches
@@ -53,6 +55,8 @@ FULL_ACCESS_KEY = "full-access"
 COUNTED_DAYS = 30
 MAX_COUNTED_RUNS = 300
 """Number of runs in which calls are counted. It bounds the time: each run is loaded."""
+_MAX_CHECKED = 10_000
+"""Number of active grants, the newest ones, that are checked after an edit. All are checked when they are used."""
 Views = Sequence[Mapping[str, Any]]
 """A call's arguments from `policy_views`."""
 
@@ -69,6 +73,9 @@ class GrantBook:
     """Returns the time of the store, as Unix time."""
     counts: StoredGrants
     """Counts calls for the rules with `at_most`, also those of runs that are not stored."""
+
+    settle: Callable[[], Awaitable[None]]
+    """Waits until the grants are void which the edits so far have changed."""
 
     async def count(
         self, policy: Policy, root: RunState, tool: Tool, views: Views, *, is_approved: bool
@@ -118,6 +125,7 @@ class GrantBook:
             agent=agent_key(policy),
             contract=tool.contract,
             files=files,
+            sources={name: _source_of(live) for name in files if (live := policy.current(name))},
             names=tuple(sorted(chosen_names(tool, views[0]))),
             digest=digest_of(tool, views[0]),
         )
@@ -127,6 +135,7 @@ class GrantBook:
         files = files_of(policy, tool)
         if self.stored is None or files is None or self._is_never_granted(tool, views, policy.base):
             return None
+        await self.settle()
         owner = {"tenant": root.tenant, "without_tenant": root.tenant is None}
         query = GrantQuery(
             agent=agent_key(policy),
@@ -136,8 +145,11 @@ class GrantBook:
             without_user=root.user is None,
             **owner,  # type: ignore[arg-type]  # a text and a bool
         )
-        for grant in await self.stored.list(query):
-            is_same = grant.contract == tool.contract and grant.files == files
+        found = [grant for grant in await self.stored.list(query) if grant.void is None]
+        changed = {grant.id: changed_since(grant, policy.current, self.settings()[-1]) for grant in found}
+        await self.stored.make_void({grant_id: reason for grant_id, reason in changed.items() if reason})
+        for grant in found:
+            is_same = not changed[grant.id] and grant.contract == tool.contract and grant.files == files
             if is_same and self._applies(grant, root) and grant_covers(grant, tool, views, policy.base):
                 if await self.stored.use(grant):
                     return grant
@@ -166,20 +178,61 @@ class GrantBook:
 
 def why_void(grant: Grant, agents: Mapping[str, Agent], settings: Settings) -> str | None:
     """Return why a grant is void with the live agents and settings, such as `the tool has changed`; None if not."""
+    if changed := grant.void or changed_since(grant, agents.get, settings):
+        return changed
     for name, digest in grant.files.items():
         agent = agents.get(name)
         if agent is None or agent.digest != digest:
-            return f"{agent.path} has changed since" if agent else f"there is no agent {name!r}"
+            return f"what {agent.path} refers to has changed since" if agent else f"there is no agent {name!r}"
     tool = agents[grant.agent.rpartition("/")[2]].toolset.tools.get(grant.tool)
-    if tool is None or tool.contract != grant.contract:
-        return "the tool has changed since"
+    if tool is None:
+        return "there is no such tool now"
     if tool.risk == "critical":
         return "the tool's risk is critical"
     if rights_of(grant.key, settings) != grant.rights:
-        return f"the key {grant.key!r} has other rights now" if grant.key else "a key is needed now"
+        return f"the key {grant.key!r} is not one of this server"
     if grant.scope not in settings.grants.offer:
         return "grants.offer no longer allows it"
     return None
+
+
+def changed_since(grant: Grant, agent_of: Callable[[str], Agent | None], settings: Settings) -> str | None:
+    """Return what has changed since a grant was made, so that it is void for good; None if nothing has.
+
+    What is missing is no change: another process, or the same one a moment later, may have it.
+
+    Args:
+        grant: the grant.
+        agent_of: returns the live version of an agent, or None.
+        settings: the live settings.
+    """
+    for name, digest in grant.sources.items():
+        if (agent := agent_of(name)) and _source_of(agent) != digest:
+            return f"{agent.path} has changed since"
+    caller = agent_of(grant.agent.rpartition("/")[2])
+    tool = caller.toolset.tools.get(grant.tool) if caller else None
+    if tool is not None and tool.contract != grant.contract:
+        return "the tool has changed since"
+    if settings.server.api_keys and rights_of(grant.key, settings) != grant.rights:
+        return f"the key {grant.key!r} has other rights now"
+    return None
+
+
+def _source_of(agent: Agent) -> str:
+    """Return the digest of the text of an agent's file; that of the agent if its file is invalid, but restricts it."""
+    return agent.digest if agent.original else source_digest(agent.document.source)
+
+
+async def end_changed_grants(store: Store, before: Generation, after: Generation) -> None:
+    """Make the grants void for good that depend on a file, a tool or a key which an edit has changed or removed."""
+    reasons = {}
+    for grant in await store.grants.list(GrantQuery(active_at=store.now(), limit=_MAX_CHECKED)):
+        removed = next((name for name in grant.files if name in before.agents and name not in after.agents), None)
+        changed = (changed_since(grant, one.agents.get, one.settings) for one in (before, after))
+        reason = f"agent {removed!r} was removed since" if removed else next(filter(None, changed), None)
+        if reason and grant.void is None:
+            reasons[grant.id] = reason
+    await store.grants.make_void(reasons)
 
 
 def agent_key(policy: Policy) -> str:
@@ -335,6 +388,7 @@ def new_grant(
         at_most=remember.at_most or (None if remember.width == "call" else DEFAULT_AT_MOST),
         contract=offer.contract,
         files=offer.files,
+        sources=offer.sources,
         run_id=state.run_id,
         confirmation_id=asked.id,
         rule=asked.rule,

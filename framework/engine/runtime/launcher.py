@@ -29,14 +29,14 @@ from framework.engine.context.events import (
     TextKind,
     split,
 )
-from framework.engine.context.grants import GrantBook
+from framework.engine.context.grants import GrantBook, end_changed_grants
 from framework.engine.context.policy import BudgetLedger
 from framework.engine.context.run_context import ModelClients, RateLimiter, RunMedia, Services
 from framework.engine.plan.executor import EXECUTORS
 from framework.engine.routing import Route
 from framework.engine.run import Run
 from framework.engine.run_report import RunTrace, configured_content, finish_run, run_spans, suspend_run
-from framework.engine.runtime.background import essential, is_passing
+from framework.engine.runtime.background import BackgroundWork, essential, is_passing
 from framework.engine.runtime.project import Project
 from framework.llm.client import ModelClient
 from framework.store.types import (
@@ -351,6 +351,9 @@ class Launcher:
         """Signals of other processes, once it is open."""
         self._heartbeat = LeaseHeartbeat(store, self.signals)
         self._texts = TextSender(store, self.signals, self._hub_in_progress)
+        self._ending, self._checked = BackgroundWork(), self._catalog.current
+        """Ends the grants that depend on what edits have changed, and the last generation that it has checked."""
+        self._catalog.subscribe(self._end_grants)
 
     @asynccontextmanager
     async def launch(self, prepared: PreparedRun, *, listening: bool) -> AsyncIterator[RunStream]:
@@ -515,10 +518,16 @@ class Launcher:
                 lambda: (settings, self._catalog.current.settings),
                 self.store.now,
                 self.store.grants,
+                self._ending.close,
             ),
             output_type=prepared.output_type,
             decided=prepared.decided_ids,
         )
+
+    def _end_grants(self, _: object) -> None:
+        before, self._checked = self._checked, self._catalog.current
+        if before is not self._checked:
+            self._ending.start("grants", end_changed_grants(self.store, before, self._checked), Context())
 
     def _budgets(self, generation: Generation) -> tuple[Budgets, Budgets]:
         return generation.budgets, self._catalog.current.budgets
@@ -546,6 +555,7 @@ class Launcher:
         self.signals.close()
         await self._texts.close()
         await self._heartbeat.close()
+        await self._ending.close()
         await self.models.close()
         self._threads.close()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.context.events import Journal, RunStream
-from framework.engine.context.grants import count_matches, new_grants
+from framework.engine.context.grants import changed_since, count_matches, new_grants
 from framework.engine.routing import choose_route
 from framework.engine.run_report import closing_events
 from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
@@ -429,8 +429,10 @@ class RunResumer:
         self, state: RunState, decisions: Mapping[str, Decision], by: str | None, key: str
     ) -> Sequence[Grant]:
         """Return the grants of approvals that are to be remembered; raises RequestError if one cannot be."""
-        settings, now = self._catalog.current.settings, self._store.now()
-        return tuple(new_grants(state, decisions, self._tool_of, settings, by=by, key=key, now=now))
+        live, now = self._catalog.current, self._store.now()
+        new = new_grants(state, decisions, self._tool_of, live.settings, by=by, key=key, now=now)
+        changed = [(grant, changed_since(grant, live.agents.get, live.settings)) for grant in new]
+        return tuple(grant.model_copy(update={"void": reason}) if reason else grant for grant, reason in changed)
 
     def _tool_of(self, asked: Confirmation) -> Tool | None:
         """Return the tool of a confirmation as it is now; None if it no longer exists."""

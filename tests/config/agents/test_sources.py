@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from framework import Runtime, events, tool
+from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
 from framework.testing import ScriptedModel, calls
@@ -178,6 +179,69 @@ def test_a_change_of_a_tool_server_does_not_loosen_the_restrictions_of_a_rejecte
         assert not any(seen)
 
     live(tmp_path, body)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_early_restrictions_of_a_rejected_edit_stay_while_tool_servers_change(tmp_path: Path, earlier: bool) -> None:
+    """They were published before a plugin was loaded, after those of an `earlier` rejected edit, or without one."""
+    source = "version: 1\nskill_hosts:\n  files: {url: 'http://127.0.0.1:1', skills: [{id: one}]}\n"
+    loose, strict = '{allow: ["*"]}', '{deny: ["skill.files.one"], allow: ["*"]}'
+    settings = "reload: {mode: strict}\n"
+    valid = {"agents.d/a.yaml": agent("a", model="offline", skill_policy=loose), "agentsd.yaml": settings}
+    write(tmp_path, valid | {"plugins/hosts.yaml": source})
+    seen: list[bool] = []
+
+    def is_loose(catalog: Catalog) -> bool:
+        offers = "skill.files.one" in catalog.current.agents["a"].toolset.offered
+        return bool(catalog.current.settings.grants.offer) or (earlier and offers)
+
+    async def body(runtime: Runtime) -> None:
+        catalog = runtime.catalog
+        if earlier:
+            write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=strict, colour="red")})
+            await runtime.reload()
+        invalid = {"agentsd.yaml": f"{settings}grants: {{offer: []}}\ncolour: red\n", "plugins/p.py": "VALUE = 1\n"}
+        write(tmp_path, valid | invalid)
+        await runtime.reload()
+        assert not is_loose(catalog)
+        catalog.subscribe(lambda _: seen.append(is_loose(catalog)))
+        opened = catalog.current.external.sources["skill.files"].source
+        assert isinstance(opened, SkillSource)
+        opened.tools = (*opened.tools, opened.tools[0].named("skill.files.two", "skill"))
+        catalog.request_refresh()
+        await until(runtime, lambda live: "skill.files.two" in live.tools)
+        await catalog.refresh()
+        assert seen
+        assert not any(seen)
+        assert any("colour" in problem.message for problem in catalog.problems)
+
+    live(tmp_path, body)
+
+
+def test_restrictions_are_built_again_if_tools_changed_meanwhile(tmp_path: Path) -> None:
+    source = "version: 1\nskill_hosts:\n  files: {url: 'http://127.0.0.1:1', skills: [{id: one}]}\n"
+    files = {
+        "plugins/hosts.yaml": source,
+        "agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["*"]}'),
+    }
+
+    async def body(runtime: Runtime) -> None:
+        catalog = runtime.catalog
+        strict = agent("a", model="offline", skill_policy='{deny: ["skill.files.one"], allow: ["*"]}')
+        snapshot = catalog.snapshot({"agents.d/a.yaml": strict.encode()})
+        early = await catalog.prepare_restrictions(snapshot)
+        assert early
+        opened = catalog.current.external.sources["skill.files"].source
+        assert isinstance(opened, SkillSource)
+        opened.tools = (*opened.tools, opened.tools[0].named("skill.files.two", "skill"))
+        await catalog.refresh()
+        assert not await catalog.publish_restrictions(early), "the caller builds them for the live generation"
+        again = await catalog.prepare_restrictions(snapshot)
+        assert again
+        assert await catalog.publish_restrictions(again)
+        assert [name for name in offered(runtime) if name.startswith("skill.")] == ["skill.files.two"]
+
+    live(write(tmp_path, files), body)
 
 
 # --- contracts

@@ -147,22 +147,12 @@ def test_an_offer_has_three_widths_and_survives_the_process(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_whatever_restricts_wins_and_changes_end_a_grant(tmp_path: Path) -> None:
+def test_whatever_restricts_wins(tmp_path: Path) -> None:
     desk, call = Desk(), {"order": "A-1", "amount": 5}
 
     async def main() -> None:
         async with opened(project(tmp_path), desk) as runtime:
             _, grant = await remember(runtime, call, **CHEAP)
-            assert (await ask(runtime, call)).status == "completed"
-            project(tmp_path, asks=ASKS.replace("allow", "deny: [{tool: refund, when: {amount: '> 4'}}], allow"))
-            await runtime.reload()
-            denied = await ask(runtime, call)
-            assert [one.status for one in denied.tool_calls] == ["denied"]
-            project(tmp_path, instructions="Another prompt in the rule's file.")
-            await runtime.reload()
-            assert (await ask(runtime, call)).status == "paused", "the rule's file has changed"
-            project(tmp_path)
-            await runtime.reload()
             assert (await ask(runtime, call)).status == "completed"
             project(tmp_path, grants="{never: [{tool: '*', when: {amount: '>= 5'}}]}")
             await runtime.reload()
@@ -175,10 +165,53 @@ def test_whatever_restricts_wins_and_changes_end_a_grant(tmp_path: Path) -> None
             await runtime.reload()
             assert await runtime.store.grants.revoke(grant.id, "ops")
             assert (await ask(runtime, call)).status == "paused"
-        async with opened(tmp_path, desk) as runtime:
+            await remember(runtime, call, **CHEAP)
+            project(tmp_path, asks=ASKS.replace("allow", "deny: [{tool: refund, when: {amount: '> 4'}}], allow"))
+            await runtime.reload()
+            denied = await ask(runtime, call)
+            assert [one.status for one in denied.tool_calls] == ["denied"]
+
+    asyncio.run(main())
+
+
+def test_a_change_ends_a_grant_also_if_it_is_taken_back(tmp_path: Path) -> None:
+    desk, call = Desk(), {"order": "A-1", "amount": 5}
+
+    async def edit(runtime: Runtime, **keys: str) -> None:
+        project(tmp_path, **keys)
+        await runtime.reload()
+
+    async def check(runtime: Runtime, reason: str) -> None:
+        assert (await ask(runtime, call)).status == "paused"
+        assert (await runtime.store.grants.list(GrantQuery()))[0].void == reason
+
+    async def main() -> None:
+        async with opened(project(tmp_path), desk) as runtime:
+            await remember(runtime, call, **CHEAP)
+            await edit(runtime, instructions="Another prompt in the rule's file.")
+            await edit(runtime)
+            await check(runtime, "agents.d/desk.yaml has changed since")
+            await remember(runtime, call, **CHEAP)
+            (tmp_path / "agents.d/desk.yaml").unlink()
+            await runtime.reload()
+            await edit(runtime)
+            await check(runtime, "agent 'desk' was removed since")
+            paused = await ask(runtime, call)
+            await edit(runtime, instructions="Another prompt between the question and the answer.")
+            decision = Approve(remember=Remember.model_validate(CHEAP))
+            await runtime.resume(paused.run_id, {paused.pending[0].id: decision})
+            await edit(runtime)
+            await check(runtime, "agents.d/desk.yaml has changed since")
             await remember(runtime, call, **CHEAP)
         async with opened(tmp_path, desk, desk.tools(note=" Now by post.")) as runtime:
-            assert (await ask(runtime, call)).status == "paused", "the tool's definition has changed"
+            await check(runtime, "the tool has changed since")
+        async with opened(tmp_path, desk) as runtime:
+            await check(runtime, "the tool has changed since")
+            await remember(runtime, call, **CHEAP)
+        project(tmp_path, instructions="Another prompt while no process has the files open.")
+        async with opened(tmp_path, desk) as runtime:
+            await edit(runtime)
+            await check(runtime, "agents.d/desk.yaml has changed since")
 
     asyncio.run(main())
 
