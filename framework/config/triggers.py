@@ -25,10 +25,12 @@ from framework.config.agents.toolbox import problem_from_exception
 from framework.config.snapshot import TRIGGERS, Snapshot
 from framework.config.templates.prompts import MAX_RENDERED_CHARS
 from framework.config.templates.sandbox import BoundedEnvironment, start_budget
-from framework.config.yaml.document import Document, DocumentError, read_document
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.parse import (
     ParseError,
+    data_path,
     expand,
+    get_dotted,
     mask_problems,
     sort_problems,
     validation_problems,
@@ -255,61 +257,72 @@ def _read(path: str, source: bytes, agents: set[str]) -> LoadedTrigger:
     if not re.fullmatch(AGENT_NAME, name):
         message = f"{name!r} cannot be the name of a trigger: use a-z, 0-9, _ and -, starting with a letter"
         raise ParseError([Problem(path=path, message=message)])
+    problems: list[Problem] = []
     try:
         document = read_document(path, source)
     except DocumentError as error:
-        raise ParseError(mask_problems(error.problems, source)) from None
-    data, webhook, problems = document.data, document.data.get("webhook"), []
+        if error.document is None:
+            raise ParseError(mask_problems(error.problems, source)) from None
+        document, problems = error.document, [*error.problems]
+    data, webhook = document.data, document.data.get("webhook")
     if isinstance(webhook, dict) and "secret" in webhook:  # no other value has variables
         expanded, unset = expand(document, os.environ)
-        problems = [problem for where, problem in unset if where == ("webhook", "secret")]
-        secret = "*" * MIN_SECRET_CHARS if problems else expanded["webhook"]["secret"]  # an unset one has one fault
-        data = {**data, "webhook": {**webhook, "secret": secret}}
+        missing = [problem for where, problem in unset if where == ("webhook", "secret")]
+        secret = "*" * MIN_SECRET_CHARS if missing else expanded["webhook"]["secret"]  # an unset one has one fault
+        data, problems = {**data, "webhook": {**webhook, "secret": secret}}, [*problems, *missing]
+    spec, invalid = None, list[KeyPath]()
     try:
         spec = TriggerSpec.model_validate(data)
     except ValidationError as error:
-        problems += validation_problems(error.errors(include_url=False), document, TriggerSpec)
-        raise ParseError(mask_problems(sort_problems(problems), source)) from None
-    problems += _faults(spec, document, agents)
-    if problems:
+        details = error.errors(include_url=False)
+        problems += validation_problems(details, document, TriggerSpec)
+        invalid = [data_path(detail["loc"], data) for detail in details]
+    problems += _faults(document, agents, invalid)
+    if spec is None or problems:
         raise ParseError(mask_problems(sort_problems(problems), source))
     return LoadedTrigger(name, spec, path, source)
 
 
-def _faults(spec: TriggerSpec, document: Document, agents: set[str]) -> Iterator[Problem]:
-    """Yield what the types of the fields do not show: agents, times and templates that cannot be used."""
-    if spec.agent not in agents:
-        message = f"there is no agent {spec.agent!r}{did_you_mean(spec.agent, sorted(agents))}"
-        yield document.problem(("agent",), message)
-    if spec.cron is not None:
-        yield from _cron_faults(spec.cron, spec.timezone, document)
-    webhook = spec.webhook
-    at = ("message",) if spec.message else ("webhook", "message")
-    templates = [(at, spec.template)]
-    if webhook and webhook.dedupe:
-        templates.append((("webhook", "dedupe"), webhook.dedupe))
-    for where, template in templates:
-        given = _VARIABLES["webhook" if webhook else "cron"]
+def _faults(document: Document, agents: set[str], invalid: Sequence[KeyPath]) -> Iterator[Problem]:
+    """Yield what the types of the fields do not show: agents, times and templates that cannot be used.
+
+    Args:
+        document: the file.
+        agents: the names of agents.
+        invalid: the values whose types are wrong. The others are checked, so that one round shows all mistakes.
+    """
+
+    def text(*path: str) -> str | None:
+        value = get_dotted(document.data, ".".join(path))
+        return value if isinstance(value, str) and path not in invalid and path[:1] not in invalid else None
+
+    if (agent := text("agent")) is not None and agent not in agents:
+        yield document.problem(("agent",), f"there is no agent {agent!r}{did_you_mean(agent, sorted(agents))}")
+    yield from _cron_faults(text("cron"), text("timezone"), document)
+    kind = "webhook" if document.data.get("webhook") is not None else "cron"
+    environment = _environment(is_untrusted=False)
+    for where in (("message",), ("webhook", "message"), ("webhook", "dedupe")):
+        if (template := text(*where)) is None:
+            continue
         try:
-            environment = _environment(is_untrusted=False)
             environment.from_string(template)
-            unknown = sorted(meta.find_undeclared_variables(environment.parse(template)) - given)
+            unknown = sorted(meta.find_undeclared_variables(environment.parse(template)) - _VARIABLES[kind])
         except TemplateSyntaxError as error:
             yield document.problem(where, f"invalid template, in its line {error.lineno}: {error.message}")
             continue
         for name in unknown:
-            hint = f"a {'webhook' if webhook else 'cron trigger'} has {', '.join(sorted(given))}"
+            hint = f"a {kind} trigger has {', '.join(sorted(_VARIABLES[kind]))}"
             yield document.problem(where, f"the variable {name!r} is not defined", hint=hint)
 
 
-def _cron_faults(cron: str, timezone: str, document: Document) -> Iterator[Problem]:
+def _cron_faults(cron: str | None, timezone: str | None, document: Document) -> Iterator[Problem]:
     try:
-        _zone(timezone)
+        _zone(timezone or "UTC")
     except ValueError as error:
         yield document.problem(("timezone",), str(error))
         timezone = "UTC"
     try:
-        if next(cron_times(cron, timezone, _ANY_TIME.timestamp()), None) is None:
+        if cron is not None and next(cron_times(cron, timezone or "UTC", _ANY_TIME.timestamp()), None) is None:
             yield document.problem(("cron",), f"{cron!r} is never due", hint=_CRON_HINT)
     except ValueError as error:
         yield document.problem(("cron",), f"invalid cron expression {cron!r}: {error}", hint=_CRON_HINT)

@@ -109,6 +109,31 @@ def test_a_file_that_is_invalid_is_reported_with_its_line_and_breaks_nothing(
     assert [*made.current.agents] == ["one"]
 
 
+def test_all_mistakes_of_a_file_are_reported_together(tmp_path: Path) -> None:
+    cron = (
+        "agent: nobody\nmessage: '{{ tiem }}'\ncron: '0 0 30 2 *'\ntimezone: Europe/Berln\nmised: skip\noverlap: no\n"
+        "agent: nobody\n"
+    )
+    hook = (
+        "agent: One\nwebhook: {verify: gitlab, secret: short, message: '{{ time', dedupe: '{{ id }}', tolerance: 1x}\n"
+    )
+    made = catalog(tmp_path, {"triggers.d/a.yaml": cron, "triggers.d/b.yaml": hook})
+    found = [text.removeprefix("triggers.d/") for text in errors(made)]
+    assert [text.partition(": ")[0] for text in found] == [
+        *("a.yaml:2:10", "a.yaml:3:7", "a.yaml:4:11", "a.yaml:5:1", "a.yaml:6:10", "a.yaml:7:1", "a.yaml:7:8"),
+        *("b.yaml:1:8", "b.yaml:2:19", "b.yaml:2:19", "b.yaml:2:35", "b.yaml:2:51", "b.yaml:2:70", "b.yaml:2:93"),
+    ]
+    assert found[:7] == [
+        "a.yaml:2:10: the variable 'tiem' is not defined",
+        "a.yaml:3:7: invalid cron expression '0 0 30 2 *': bad day-of-month",
+        "a.yaml:4:11: there is no time zone 'Europe/Berln': did you mean Europe/Berlin?",
+        "a.yaml:5:1: unknown key 'mised'",
+        "a.yaml:6:10: must be 'skip', 'queue' or 'allow'",
+        "a.yaml:7:1: duplicate key 'agent': first defined on line 1",
+        "a.yaml:7:8: there is no agent 'nobody'; there are: one",
+    ]
+
+
 def test_a_broken_edit_keeps_the_last_good_version_and_a_missing_agent_too(tmp_path: Path) -> None:
     path = "triggers.d/morning.yaml"
     made = catalog(tmp_path, {path: 'agent: one\nmessage: report\ncron: "0 9 * * *"\n'})

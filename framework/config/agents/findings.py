@@ -49,7 +49,7 @@ from framework.config.yaml.parse import merge_valid
 from framework.tools.plugins import plugins_of
 from framework.types.errors import AgentBroken
 from framework.types.problem import Problem
-from framework.types.spec import AGENT_NAME, AgentSpec, Hooks, InputSpec, Routing, TemplateRef
+from framework.types.spec import AGENT_NAME, AgentSpec, FileStep, Hooks, InputSpec, Routing, TemplateRef
 from framework.types.text import shorten
 
 
@@ -71,6 +71,8 @@ def read_valid_parts(path: str, source: bytes) -> RejectedAgent | None:
         return None
     document = read_agent_keys(read).document
     fields = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
+    if isinstance(plan := fields.get("plan"), dict) and isinstance(steps := plan.get("steps"), list):
+        fields["plan"] = {**plan, "steps": [_known_keys(step) for step in steps]}
     minimal = {"version": 1, "name": "x", "description": "x", "instructions": "x", **_outline(fields)}
     base = AgentSpec.model_validate(minimal).model_dump(mode="json", by_alias=True)
     spec = AgentSpec.model_validate(merge_valid(AgentSpec, base, fields)[0])
@@ -184,6 +186,16 @@ def _outline(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(inputs := fields.get("inputs"), dict):
         outline["inputs"] = {name: {} if _is_input(field) else {"required": True} for name, field in inputs.items()}
     return outline
+
+
+def _known_keys(step: object) -> object:
+    """Return a step with its keys spelled right, without unknown ones: a step that is missing causes further errors."""
+    if not isinstance(step, dict):
+        return step
+    known = {key: key if key in FileStep.model_fields else None for key in step}
+    close = {key: get_close_matches(str(key), FileStep.model_fields, 1) for key, name in known.items() if name is None}
+    known |= {key: names[0] for key, names in close.items() if names and names[0] not in step}
+    return {name: step[key] for key, name in known.items() if name}
 
 
 def _is_input(field: object) -> bool:

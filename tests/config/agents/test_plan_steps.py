@@ -108,7 +108,7 @@ FIND = "{id: a, tool: find, parameters: {text: x}}"
         ("{id: b, goal: 'use {{ steps.a.output }}'}", "text in it would be an instruction (pass it in `parameters`"),
         ("{id: b, goal: x, tools: [nope]}", "there is no tool 'nope'"),
         ("{id: b, tool: send, parameters: {to: x}, if: 3}", "unknown key 'if'"),
-        ("{id: b, tool: send, parameters: {to: x}, for_eachh: y}", "did you mean 'for_each'?"),
+        ("{id: b, tool: send, parameters: {to: x}, for_eachh: steps.a.output.names}", "did you mean 'for_each'?"),
     ],
 )
 def test_each_mistake_in_a_step_is_a_problem_of_its_line(tmp_path: Path, step: str, problem: str) -> None:
@@ -169,6 +169,20 @@ def test_a_file_with_other_errors_also_reports_those_of_its_plan(tmp_path: Path)
     found = problems(tmp_path, "{id: b, tool: sned}", routing="{priority: high}")
     assert any("there is no tool 'sned'" in one for one in found)
     assert len(found) == 2
+
+
+def test_a_step_with_an_unknown_key_hides_no_mistake_of_other_steps(tmp_path: Path) -> None:
+    steps = """
+      {id: a, tool: find, paramters: {text: x}, note: y}
+      {id: b, tool: nothing, parameters: {x: "{{ steps.a.output.totl }}"}}
+    """
+    assert sorted(problems(tmp_path, steps)) == [
+        "1: unknown key 'note' (valid keys: id, description, tool, agent, message, goal, parameters, tools, expected, "
+        "when, for_each, max_items, depends_on)",
+        "1: unknown key 'paramters' (did you mean 'parameters'?)",
+        "2: there is no steps.a.output.totl: the result has no totl",
+        "2: there is no tool 'nothing'; there are: find, send",
+    ]
 
 
 def test_inputs_of_a_fixed_plan_are_used_though_the_instructions_are_text(tmp_path: Path) -> None:
