@@ -84,6 +84,8 @@ class _Known:
 
     schedule: str
     next_at: float | None
+    refused: str | None = None
+    """Why its run cannot start now; it is tried again each second."""
 
 
 class Triggers:
@@ -110,12 +112,7 @@ class Triggers:
             await self._store.register_trigger(name, None)
             del self._known[name]
         for trigger in triggers.values():
-            try:
-                await self._tick(trigger, self._store.now())
-            except (StoreError, QueueFull) as error:
-                log.warning("trigger %s: %s", trigger.name, error.message)
-                if isinstance(error, StoreError):
-                    raise
+            await self._tick(trigger, self._store.now())
 
     async def _tick(self, trigger: LoadedTrigger, now: float) -> None:
         known = self._known.get(trigger.name)
@@ -128,15 +125,22 @@ class Triggers:
         state = (await self._store.triggers()).get(trigger.name)
         due = trigger.last_time(now)
         if state and due is not None and due > state.handled_until and state.paused_at is None:
-            await self._start_due(trigger, due, now)
+            try:
+                await self._start_due(trigger, due, now, known.refused)
+            except QueueFull as error:
+                if known.refused is None:
+                    log.warning("trigger %s: %s; its run starts once there is a place", trigger.name, error.message)
+                known.refused = error.message
+                return
+        known.refused = None
         known.next_at = trigger.next_time(max(now, state.handled_until if state else now))
 
-    async def _start_due(self, trigger: LoadedTrigger, due: float, now: float) -> None:
-        """Start the run for a time, unless it was missed or overlaps the last one."""
+    async def _start_due(self, trigger: LoadedTrigger, due: float, now: float, refused: str | None) -> None:
+        """Start the run for a time, unless it was missed, because of `refused`, or overlaps the last one."""
         zone = ZoneInfo(trigger.spec.timezone)
         words = datetime.fromtimestamp(due, zone).isoformat(timespec="minutes")
         if now - due > LATE_SECONDS and trigger.spec.missed == "skip":
-            await self._skip(trigger, due, f"missed {words}: no process was alive for a minute")
+            await self._skip(trigger, due, f"missed {words}: {refused or 'no process was alive for a minute'}")
             return
         not_while = {"skip": OPEN_STATUSES, "queue": ("queued",), "allow": ()}[trigger.spec.overlapping]
         use = TriggerUse(trigger.name, due, tuple(not_while))

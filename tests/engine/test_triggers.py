@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,6 +184,48 @@ def test_runs_overlap_as_the_file_says(tmp_path: Path) -> None:
             gate.set()
             await made.messages()
             assert most == {"skip": 1, "queue": 1, "allow": 4}
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_is_logged_when_it_begins_and_when_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        @tool(risk="low", idempotent=True)
+        async def hold() -> str:
+            """Wait until the test goes on."""
+            await gate.wait()
+            return "held"
+
+        write(tmp_path, {"agentsd.yaml": "work: {max_waiting: 1, max_running: {agents: {one: 1}}}\n"})
+        files = {"morning": REPORT + "overlap: allow\n", "late": REPORT.replace("0 9", "1 9") + "overlap: allow\n"}
+        async with fleet(tmp_path, files, hold) as made:
+            runtime = made.processes[0][0]
+            await runtime.submit("first")
+            async with asyncio.timeout(30):
+                while (await made.store.queue_size()).waiting:  # noqa: ASYNC110 - it begins in the background
+                    await asyncio.sleep(0.01)
+            await runtime.submit("second")
+            for seconds in (0.5, 1.5, 2.5, 60, 61.5, 62.5, 130, 131):
+                await made.at(NINE + seconds)
+            logged = [one.message.partition(" retry")[0] for one in caplog.records if "trigger morning" in one.message]
+            assert logged == [
+                "trigger morning: 1 runs wait, the maximum (work.max_waiting):",
+                "trigger morning: missed 2026-11-30T09:00+00:00: 1 runs wait, the maximum (work.max_waiting):",
+            ]
+            gate.set()
+            assert sorted(await made.messages()) == ["first", "second"]
+            late, morning = await made.triggers.reports()
+            assert "missed 2026-11-30T09:01+00:00: 1 runs wait, the maximum" in (late.note or "")
+            assert "missed 2026-11-30T09:00+00:00: 1 runs wait, the maximum" in (morning.note or "")
+            caplog.clear()
+            await made.at(NINE + 131)
+            assert [one.message for one in caplog.records if "trigger" in one.message] == []
+            await made.at(NINE + DAY + 1)
+            assert len(await made.messages()) == 3
 
     asyncio.run(main())
 
