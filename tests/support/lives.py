@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from typing_extensions import TypedDict
+
 from framework import Respond, RunBusy, Runtime, Tool, tool
 from framework.engine.context.events import RunStream
 from framework.llm.client import ModelRequest
@@ -18,27 +20,54 @@ from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from tests.support.projects import agent, write
 
-CONVERSATIONS = {"r1": "reactor", "r2": "reactor", "p1": "planner", "p2": "planner", "h1": "greeter"}
+CONVERSATIONS = {
+    "r1": "reactor",
+    "r2": "reactor",
+    "p1": "planner",
+    "p2": "planner",
+    "h1": "greeter",
+    "f1": "follower",
+    "m1": "keeper",
+}
 """Conversation ids with their agents."""
 TURNS = 3
 LEASE = 0.4
 BY_HAND = "done by hand"
+STEPS = """{approval: never, steps: [
+  {id: look, tool: look, parameters: {n: "{{ inputs.name }}.l"}},
+  {id: first, tool: pay, parameters: {n: "{{ inputs.name }}.a"}, when: {steps.look.output.amount: "> 2"}},
+  {id: never, tool: pay, parameters: {n: "{{ inputs.name }}.never"}, when: {steps.look.output.amount: "> 5"}},
+  {id: each, tool: pay, for_each: steps.look.output.items, parameters: {n: "{{ inputs.name }}.{{ item }}"}},
+  {id: last, tool: step, parameters: {n: "{{ inputs.name }}.z"}}]}"""
+"""The fixed plan of the agent `follower`."""
+STEP_STATUSES = {"never": "skipped"} | dict.fromkeys(("look", "first", "each-1", "each-2", "each", "last"), "done")
+"""What becomes of its steps."""
+
+
+class Looked(TypedDict):
+    """A result with the data that a plan needs."""
+
+    amount: int
+    items: list[str]
 
 
 def project(root: Path) -> Path:
-    """A ReAct agent, a Plan agent, and one that hands its conversation over; they may call every tool."""
+    """Agents that may call every tool: with ReAct, with plans, with a fixed plan, with a handoff and with a memory."""
     common = {
         "skill_policy": '{allow: ["*"]}',
         "runtime_policy": "{max_steps: null, max_tool_calls: null, max_total_tokens: null, timeout: null}",
     }
     planner = agent("planner", executor="plan", plan="{approval: never, max_parallel: 2}", **common)
     greeter = agent("greeter", handoffs="[reactor]", **common)
+    follower = agent("follower", executor="plan", plan=STEPS, inputs="{name: string!}", **common)
+    keeper = agent("keeper", memory="{scope: user, write: allow}", **common)
     agents = {"reactor": agent("reactor", **common), "planner": planner, "greeter": greeter}
+    agents |= {"follower": follower, "keeper": keeper}
     return write(root, {f"agents.d/{name}.yaml": text for name, text in agents.items()})
 
 
 def tools(log: Path) -> list[Tool]:
-    """Return `step`, which is idempotent, and `pay`, which is not. Both log their calls."""
+    """Return `step` and `look`, which are idempotent, and `pay`, which is not. All log their calls."""
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     @tool(risk="low", idempotent=True)
@@ -55,7 +84,18 @@ def tools(log: Path) -> list[Tool]:
         await asyncio.sleep(0)
         return f"paid {n}"
 
-    return [step, pay]
+    @tool(risk="low", idempotent=True)
+    async def look(n: str) -> Looked:
+        """Look something up."""
+        os.write(file, f"look {n}\n".encode())
+        return {"amount": 3, "items": ["p", "q"]}
+
+    return [step, pay, look]
+
+
+def note(message: str) -> str:
+    """Return the note that the agent `keeper` saves for a message."""
+    return f"The user said {message}."
 
 
 def script(request: ModelRequest) -> Turn:
@@ -72,6 +112,8 @@ def script(request: ModelRequest) -> Turn:
         return PlanDraft.model_validate({"goal": message_text, "steps": steps})
     if any(tool.name == "handoff.reactor" for tool in request.tools):
         return (ToolCall(id="handed", tool="handoff.reactor", arguments={}),)
+    if any(tool.name == "memory.save" for tool in request.tools) and request.messages[-1].role == "user":
+        return (ToolCall(id="s0", tool="memory.save", arguments={"text": note(message_text)}),)
     turn = sum(message.role == "assistant" and bool(message.tool_calls) for message in request.messages[start:])
     if turn >= 2 or (message_text.startswith("p") and len(message_text.split()) == 2):
         return f"end of {message_text}"
@@ -104,7 +146,8 @@ async def _converse(runtime: Runtime, name: str, agent_name: str, events: Connec
                 await asyncio.sleep(LEASE / 10)
         elif conversation.turns < TURNS:
             message = f"{name} {conversation.turns + 1}"
-            await _report(runtime.stream(message, agent=agent_name, conversation=name), events)
+            inputs = {"name": message.replace(" ", ".")} if agent_name == "follower" else None
+            await _report(runtime.stream(message, agent=agent_name, conversation=name, inputs=inputs), events)
         else:
             return
 

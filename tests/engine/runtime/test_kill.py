@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from framework.store.store import Store
+from framework.store.types import NoteQuery
+from framework.types.memory import Note
 from framework.types.state import RunState
 from tests.support import crashing_lives, lives
 from tests.support.cases import FACTOR
@@ -106,9 +108,25 @@ async def check(url: str, root: Path, seen: Observed) -> None:
         assert numbers == list(range(1, len(numbers) + 1)), "one event each, without a gap"
     assert seen.events <= kept, "every received event is saved"
     assert sum(name == "handoff" for _, _, name in kept) == 1, "the conversation moves once, and stays"
+    check_plans_and_notes(await states_of(store), await store.notes.list(NoteQuery()))
     paid = Counter(line for line in (root / "log").read_text().splitlines() if line.startswith("pay "))
     assert set(paid.values()) <= {1}, "never twice, unasked"
+    assert not [line for line in paid if "never" in line]
     await store.close()
+
+
+def check_plans_and_notes(states: list[RunState], saved: Sequence[Note]) -> None:
+    """Check that each step of a fixed plan ended once, and that each run saved its note, and had the earlier ones."""
+    for state in states:
+        if state.agent == "follower":
+            assert state.plan is not None
+            assert {step.id: step.status for step in state.plan.steps} == lives.STEP_STATUSES
+            assert len(state.plan.steps) == len(lives.STEP_STATUSES)
+    texts = [lives.note(f"m1 {turn}") for turn in range(1, lives.TURNS + 1)]
+    assert sorted(note.text for note in saved) == texts, "once each"
+    kept = {state.messages[0].content: state.recalled or [] for state in states if state.agent == "keeper"}
+    for turn in range(lives.TURNS):
+        assert sorted(note.text for note in kept[f"m1 {turn + 1}"]) == texts[:turn]
 
 
 def test_killed_processes_lose_nothing_and_repeat_no_finished_call(
