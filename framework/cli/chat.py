@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
@@ -17,7 +18,7 @@ from typing import Any, TextIO
 import click
 
 from framework.cli.chat_commands import ChatCommands, ChatState, LineReader, MessageReader, attached, is_command
-from framework.cli.confirm import ask_for_decisions
+from framework.cli.confirm import CountMatches, ask_for_decisions
 from framework.cli.location import Location, locate, new_conversation, runs_of, show_problem, store_url
 from framework.cli.options import (
     INPUT_OPTION,
@@ -148,10 +149,10 @@ class AnswerOutput:
     ) -> int:
         """Show a run until it ends or waits for a decision that nobody makes; return its exit code."""
 
-        async def ask(pending: Iterable[Confirmation]) -> dict[str, Decision]:
+        async def ask(pending: Iterable[Confirmation], count: CountMatches) -> dict[str, Decision]:
             async with reader.suspended():
                 with self.notices.held():
-                    return await ask_for_decisions(pending)
+                    return await ask_for_decisions(pending, count)
 
         result = chat.last = await answer(
             chat.runtime, started, view, ask=ask, interrupts=reader.on_interrupt, hides=self.problems.repeats
@@ -329,7 +330,8 @@ async def _show_earlier_turns(chat: ChatState, answers: AnswerOutput) -> None:
         return
     state = await store.load_run(found.open_run)
     if state.pending and is_terminal():
-        resumed = chat.runtime.resume_stream(state.run_id, await ask_for_decisions(state.pending))
+        count = partial(chat.runtime.preview_widths, state.run_id)
+        resumed = chat.runtime.resume_stream(state.run_id, await ask_for_decisions(state.pending, count))
         reader = LineReader()
         view = answers.view(reader, f"● {state.answering} (resumed)")
         if await answers.show(chat, resumed, reader, view) == EXIT_APPROVAL:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,15 @@ from framework.cli.terminal import open_editor, read_in_thread, wrapped_line
 from framework.config.yaml.parse import ParseError, parse
 from framework.tools.form import FormField, checked_values, form_fields
 from framework.types.errors import RequestError, ToolError
-from framework.types.grant import DEFAULT_AT_MOST, DEFAULT_TTL, Remember, RememberOffer, covers_text
+from framework.types.grant import (
+    DEFAULT_AT_MOST,
+    DEFAULT_TTL,
+    GrantUsage,
+    Remember,
+    RememberOffer,
+    Width,
+    covers_text,
+)
 from framework.types.plan import FixedDraft, FixedStep, Plan, PlanStep, Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.text import value_lines, visible
@@ -287,12 +296,23 @@ _PROMPT = "[a]pprove, [e]dit, [r]eject, or say what to change"
 _PROMPT_TO_REMEMBER = "[a]pprove, re[m]ember, [e]dit, [r]eject, or say what to change"
 
 
-async def ask_for_decisions(pending: Iterable[Confirmation]) -> dict[str, Decision]:
+WidthUsage = Mapping[Width, GrantUsage]
+"""What a remembered approval would have covered in each width."""
+CountMatches = Callable[[str], Coroutine[Any, Any, WidthUsage]]
+"""Returns the usage for the id of a confirmation."""
+
+
+async def ask_for_decisions(pending: Iterable[Confirmation], count: CountMatches) -> dict[str, Decision]:
     """Ask for each decision in turn; raises click.Abort on Ctrl-C, with nothing decided."""
-    return {asked.id: await read_in_thread(partial(ask_human, asked)) for asked in pending}
+    loop = asyncio.get_running_loop()
+
+    def usage_of(asked: Confirmation) -> WidthUsage:  # called in the thread that reads
+        return asyncio.run_coroutine_threadsafe(count(asked.id), loop).result()
+
+    return {asked.id: await read_in_thread(partial(ask_human, asked, usage_of)) for asked in pending}
 
 
-def ask_human(asked: Confirmation) -> Decision:
+def ask_human(asked: Confirmation, usage_of: Callable[[Confirmation], WidthUsage] = lambda _: {}) -> Decision:
     """Show one confirmation and read the decision; the end of the input is a rejection."""
     try:
         if asked.traits.asked_by_tool:
@@ -310,7 +330,11 @@ def ask_human(asked: Confirmation) -> Decision:
             can_remember = asked.remember is not None
             prompt = _PROMPT_TO_REMEMBER if can_remember else _PROMPT
             choice = read_choice(prompt, (*_CHOICES, "m") if can_remember else _CHOICES)
-            if decision := _changed(choice) if len(choice) > 1 else _decision(choice, asked):
+            if choice == "m" and asked.remember is not None:
+                decision: Decision | None = _remembered(asked, asked.remember, usage_of(asked))
+            else:
+                decision = _changed(choice) if len(choice) > 1 else _decision(choice, asked)
+            if decision:
                 return decision
     except click.Abort:
         return Reject(reason="the terminal was closed")
@@ -409,15 +433,14 @@ def _decision(choice: str, asked: Confirmation) -> Decision | None:
             return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
         case "s":
             return Respond(text=click.prompt("the answer", err=True))
-        case "m" if asked.remember is not None:
-            return _remembered(asked, asked.remember)
     return edited_arguments(asked)
 
 
-def _remembered(asked: Confirmation, offer: RememberOffer) -> Approve | None:
+def _remembered(asked: Confirmation, offer: RememberOffer, usage: WidthUsage) -> Approve | None:
     """Ask for which later calls the approval is remembered; return None if the conditions are invalid."""
     for number, one in enumerate(offer.widths, 1):
-        _say(f"  {number}. {visible(covers_text(asked.tool, one.width, one.when))}")
+        matched = click.style(f" ({usage[one.width].text()})", dim=True) if one.width in usage else ""
+        _say(f"  {number}. {visible(covers_text(asked.tool, one.width, one.when))}{matched}")
     numbers = [str(number) for number in range(1, len(offer.widths) + 1)]
     chosen = click.prompt(f"which calls [1-{len(numbers)}]", type=click.Choice(numbers), show_choices=False, err=True)
     width = offer.widths[int(chosen) - 1]

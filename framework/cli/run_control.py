@@ -12,7 +12,7 @@ from typing import Any, get_args
 import click
 from pydantic import ValidationError
 
-from framework.cli.confirm import ask_for_decisions
+from framework.cli.confirm import CountMatches, ask_for_decisions
 from framework.cli.location import LAST, arguments_of, find_run, find_whole_run, locate, open_project_store
 from framework.cli.options import PROJECT_OPTION
 from framework.cli.project import read_project
@@ -65,12 +65,14 @@ def runs_decide(run: str, project: str, as_json: bool, user: str | None, **given
     """
     with prints_on_stderr():
         result = asyncio.run(
-            resume_run(locate(project), run, lambda asked: _decided(asked, given), user=user, quiet=as_json)
+            resume_run(
+                locate(project), run, lambda asked, count: _decided(asked, count, given), user=user, quiet=as_json
+            )
         )
     return print_result(result, as_json=as_json)
 
 
-async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
+async def _decided(pending: Iterable[Confirmation], count: CountMatches, given: dict[str, Any]) -> dict[str, Decision]:
     """Return the decisions of the options; raises RequestError if there is none, or two for one confirmation."""
     open_ones = {asked.id: asked for asked in pending}
     to_approve = [one.id for one in open_ones.values() if one.traits.can_approve]
@@ -92,7 +94,7 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
             listed = ", ".join(f"{short_id(asked.id)} ({asked.tool or asked.kind})" for asked in open_ones.values())
             options = f"--approve ID, --approve-all or --reject ID{form}"
             raise RequestError(f"nothing is decided: use {options}; open: {listed}")
-        found = await ask_for_decisions(open_ones.values())
+        found = await ask_for_decisions(open_ones.values(), count)
     return found
 
 
@@ -189,7 +191,7 @@ def runs_resume(run: str, project: str, as_json: bool) -> int:
     return print_result(result, as_json=as_json)
 
 
-async def _undecided(pending: Sequence[Confirmation]) -> dict[str, Decision]:  # noqa: ARG001 - open confirmations are asked for again
+async def _undecided(*_: object) -> dict[str, Decision]:  # open confirmations are asked for again
     return {}
 
 

@@ -13,12 +13,13 @@ from contextlib import (
     contextmanager,
     suppress,
 )
+from functools import partial
 from importlib import import_module
 from typing import Any, TextIO
 
 import click
 
-from framework.cli.confirm import ask_for_decisions
+from framework.cli.confirm import CountMatches, ask_for_decisions
 from framework.cli.location import Location, find_run, show_problem, store_url
 from framework.cli.project import trace_export
 from framework.cli.run_view import LiveArea, TerminalArea
@@ -68,7 +69,7 @@ class StartupProblems:
         return False
 
 
-Ask = Callable[[Iterable[Confirmation]], Awaitable[Mapping[str, Decision]]]
+Ask = Callable[[Iterable[Confirmation], CountMatches], Awaitable[Mapping[str, Decision]]]
 Interrupts = Callable[[Callable[[], object]], AbstractContextManager[None]]
 Hides = Callable[[Event], bool]
 COUNT_SECONDS = 1.0
@@ -144,7 +145,7 @@ async def answer(
     result = await _watch(runtime, started, view, interrupts, hides)
     while result.status == "paused" and view and not isinstance(view, JsonLines) and is_terminal():
         try:
-            decisions = await ask(result.pending)
+            decisions = await ask(result.pending, partial(runtime.preview_widths, result.run_id))
         except click.Abort:
             break
         result = await _watch(runtime, runtime.resume_stream(result.run_id, decisions), view, interrupts, hides)
@@ -250,7 +251,7 @@ async def open_runtime(location: Location, *, quiet: bool = True) -> AsyncIterat
 async def resume_run(
     location: Location,
     run: str,
-    decide: Callable[[Sequence[Confirmation]], Awaitable[Mapping[str, Decision]]],
+    decide: Callable[[Sequence[Confirmation], CountMatches], Awaitable[Mapping[str, Decision]]],
     *,
     user: str | None = None,
     quiet: bool,
@@ -270,6 +271,6 @@ async def resume_run(
     """
     async with open_runtime(location, quiet=quiet) as runtime:
         state = await find_run(runtime.store, run)
-        decisions = await decide(state.pending)
+        decisions = await decide(state.pending, partial(runtime.preview_widths, state.run_id))
         resumed = runtime.resume_stream(state.run_id, decisions, user=user)
         return await answer(runtime, resumed, None if quiet else view_of_run(f"● {state.answering} (resumed)"))

@@ -232,6 +232,7 @@ export interface RememberOffer {
   agent: string;
   contract: string;
   files: Record<string, string>;
+  sources: Record<string, string>;
   names: string[];
   digest: string;
 }

@@ -38,7 +38,7 @@ from framework.telemetry.redact import safe_traceback
 from framework.types import events
 from framework.types.errors import AgentsdError, DecisionRefused, RequestError
 from framework.types.file import File
-from framework.types.grant import GrantScope, Remember, RememberOffer, covers_text
+from framework.types.grant import GrantScope, GrantUsage, Remember, RememberOffer, Width, covers_text
 from framework.types.messages import Message
 from framework.types.plan import StepStatus, TodoItem
 from framework.types.report import incomplete_text
@@ -434,7 +434,7 @@ class AcpServer:
                 )
                 await self._send(session_id, acp.update_agent_message_text(text))
                 continue
-            if (decision := await self._permission(session_id, asked, updates)) is None:
+            if (decision := await self._permission(session_id, run_id, asked, updates)) is None:
                 return False
             decisions[asked.id] = decision
         if not decisions:
@@ -447,7 +447,9 @@ class AcpServer:
             return False
         return self._decides is not None and RISKS.index(asked.risk) <= RISKS.index(self._decides)
 
-    async def _permission(self, session_id: str, asked: Confirmation, updates: _Updates) -> Decision | None:
+    async def _permission(
+        self, session_id: str, run_id: str, asked: Confirmation, updates: _Updates
+    ) -> Decision | None:
         """Return the decision of the person at the editor; None if they closed the question."""
         if asked.traits.is_question:
             options = [
@@ -457,7 +459,7 @@ class AcpServer:
         else:
             options = [
                 schema.PermissionOption(option_id="approve", name="Allow once", kind="allow_once"),
-                *_remembering(asked),
+                *_remembering(asked, await self._runtime.preview_widths(run_id, asked.id) if asked.remember else {}),
                 schema.PermissionOption(option_id="reject", name="Reject", kind="reject_once"),
             ]
         call = schema.ToolCallUpdate(
@@ -491,17 +493,14 @@ class AcpServer:
         await self._client.session_update(session_id, update)
 
 
-def _remembering(asked: Confirmation) -> list[schema.PermissionOption]:
+def _remembering(asked: Confirmation, usage: Mapping[Width, GrantUsage]) -> list[schema.PermissionOption]:
     """Return an option for each width in which the approval can be remembered for the session."""
-    if asked.remember is None:
-        return []
-    widths = {one.width: covers_text(asked.tool, one.width, one.when) for one in asked.remember.widths}
-    return [
-        schema.PermissionOption(
-            option_id=f"{_REMEMBER}{width}", name=f"Allow in this session: {visible(text)}", kind="allow_always"
-        )
-        for width, text in widths.items()
-    ]
+    options = []
+    for one in asked.remember.widths if asked.remember else ():
+        matched = f" ({usage[one.width].text()})" if one.width in usage else ""
+        name = f"Allow in this session: {visible(covers_text(asked.tool, one.width, one.when))}{matched}"
+        options.append(schema.PermissionOption(option_id=f"{_REMEMBER}{one.width}", name=name, kind="allow_always"))
+    return options
 
 
 def _session_scope(offer: RememberOffer) -> GrantScope:

@@ -216,3 +216,9 @@ class GrantUsage(Frozen):
     """Number of those that a person rejected."""
     is_complete: bool = True
     """Whether all runs of the period were read."""
+
+    def text(self) -> str:
+        """Return it in words, such as `31 of 42 calls in 30 days, 1 of them rejected`."""
+        newest = "" if self.is_complete else "the newest "
+        rejected = f", {self.rejected} of them rejected" if self.rejected else ""
+        return f"{self.matched} of {newest}{self.calls} calls in {self.days} days{rejected}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from framework.evals.suite import case_file, with_case
 from framework.types.errors import RequestError
 from framework.types.state import Confirmation
 from tests.support.cases import cases
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd, agentsd_in_process, read_to_end, read_until, terminal
 from tests.support.projects import agent, write
+from tests.support.screens import without_styles
 
 TASK = "search for 'calculator' then write it to notes.md"
 
@@ -145,3 +147,22 @@ def test_cases_added_one_by_one_are_all_in_the_file(messages: list[str]) -> None
     found = read_document("f", text.encode()).data["cases"]
     assert [case["message"] for case in found] == ["m", *messages]
     assert len({case["name"] for case in found}) == len(found)
+
+
+def test_the_terminal_says_what_each_width_would_have_covered(tmp_path: Path) -> None:
+    shop = (
+        'from agentsd import tool\n\n\n@tool(risk="low")\ndef pay(order: str, amount: float) -> str:\n    "Pay it."\n'
+    )
+    rules = '{allow: ["*"], ask: [shop.pay]}'
+    file = agent("a", model="offline", skill_policy=rules)
+    write(tmp_path, {"plugins/shop.py": shop + "    return order\n", "agents.d/a.yaml": file})
+    assert agentsd("run", "--user", "ann", "pay order B-7 amount 80", cwd=tmp_path).returncode == 3
+    assert agentsd("runs", "decide", "last", "--by", "ann", "--reject", "shop.pay", cwd=tmp_path).returncode == 0
+    with terminal("run", "--user", "ann", "pay order A-1 amount 20", cwd=tmp_path) as (_, master):
+        read_until(master, "re[m]ember")
+        os.write(master, b"m\n")
+        shown = without_styles(read_until(master, "which calls"))
+        os.write(master, b"1\nuser\nn\n")
+        read_to_end(master)
+    assert "exactly this call of shop.pay (1 of 2 calls in 30 days)" in shown
+    assert "every call of shop.pay (2 of 2 calls in 30 days, 1 of them rejected)" in " ".join(shown.split())

@@ -199,7 +199,9 @@ def test_an_approval_can_be_remembered_for_the_session(tmp_path: Path) -> None:
         async with opened(write(tmp_path, FILES), *turns, *PAYS) as runtime, connected(runtime, always) as editor:
             assert await editor.say(await editor.begin(), "pay 80, then 20") == "end_turn"
             assert [title for title, *_ in offered] == ["remember-call", "remember-arguments", "remember-tool"]
-            assert offered[1][1] == "Allow in this session: books.pay when amount >= 0 and amount <= 80"
+            assert offered[1][1] == (
+                "Allow in this session: books.pay when amount >= 0 and amount <= 80 (1 of 1 calls in 30 days)"
+            )
             assert len(editor.asked) == 1
             assert await editor.say(await editor.begin(), "pay 80") == "end_turn"
             assert len(editor.asked) == 2, "another session asks again"

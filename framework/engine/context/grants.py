@@ -299,31 +299,27 @@ def new_grants(
                 yield new_grant(state, asked, remember, tool_of(asked), settings, by=by, key=key, now=now)
 
 
-async def count_matches(store: Store, grant: Grant, tool: Tool) -> GrantUsage:
-    """Return how many of the calls that the runs of the grant's owner made in the last 30 days it would have covered.
+async def count_matches(store: Store, grants: Sequence[Grant], tool: Tool) -> list[GrantUsage]:
+    """Return how many of the calls that the runs of the owner made in the last 30 days each grant would have covered.
 
     Args:
         store: the store with the runs, of which the newest `MAX_COUNTED_RUNS` are read.
-        grant: the grant, which need not be stored.
-        tool: its tool.
+        grants: grants of one agent, tool and owner, which need not be stored; at least one.
+        tool: their tool.
     """
-    owner = RunQuery.of_owner(grant.tenant, grant.user)
-    root, since = grant.agent.partition("/")[0], store.now() - COUNTED_DAYS * 86400
+    first = grants[0]
+    owner = RunQuery.of_owner(first.tenant, first.user)
+    root, since = first.agent.partition("/")[0], store.now() - COUNTED_DAYS * 86400
     query = replace(owner, agent=root, since=since, newest_first=True, limit=MAX_COUNTED_RUNS)
-    calls = matched = rejected = 0
+    calls: list[tuple[dict[str, Any], bool]] = []
     found = await store.runs(query)
     for info in found:
         state = await store.load_run(info.run_id)
-        for call_id, arguments in _calls_of(state, "", grant):
-            calls += 1
-            if covers_arguments(grant, tool, arguments):
-                matched += 1
-                rejected += any(
-                    isinstance(decision, Reject) and key.partition("~")[0] == call_id
-                    for key, decision in state.decisions.items()
-                )
-    is_complete = len(found) < MAX_COUNTED_RUNS
-    return GrantUsage(days=COUNTED_DAYS, calls=calls, matched=matched, rejected=rejected, is_complete=is_complete)
+        rejected = {key.partition("~")[0] for key, one in state.decisions.items() if isinstance(one, Reject)}
+        calls += ((arguments, call_id in rejected) for call_id, arguments in _calls_of(state, "", first))
+    covered = [[is_no for arguments, is_no in calls if covers_arguments(grant, tool, arguments)] for grant in grants]
+    counted = {"days": COUNTED_DAYS, "calls": len(calls), "is_complete": len(found) < MAX_COUNTED_RUNS}
+    return [GrantUsage(matched=len(one), rejected=sum(one), **counted) for one in covered]
 
 
 def _calls_of(state: RunState, above: str, grant: Grant) -> Iterator[tuple[str, dict[str, Any]]]:

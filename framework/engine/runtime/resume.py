@@ -32,7 +32,7 @@ from framework.types.errors import (
     RunNotFound,
     RunSuspended,
 )
-from framework.types.grant import Grant, GrantUsage, Remember
+from framework.types.grant import Grant, GrantUsage, Remember, Width
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo, Status
 from framework.types.state import EXPIRED, Approve, Confirmation, Decision, RunState
@@ -448,7 +448,21 @@ class RunResumer:
         (grant,) = self._new_grants(state, {asked.id: Approve(remember=remember)}, None, "")
         tool = self._tool_of(asked)
         assert tool is not None  # else there is no grant
-        return await count_matches(self._store, grant, tool)
+        return (await count_matches(self._store, [grant], tool))[0]
+
+    async def preview_widths(self, run_id: str, confirmation_id: str, caller: Caller) -> dict[Width, GrantUsage]:
+        """Return what the approval of a call would have covered in each width that is offered."""
+        state = await self.load(run_id, caller)
+        asked = next((one for one in state.pending if one.id == confirmation_id), None)
+        if asked is None or (offer := asked.remember) is None or (tool := self._tool_of(asked)) is None:
+            return {}
+        grants: dict[Width, Grant] = {}
+        for one in offer.widths:
+            remember = Approve(remember=Remember(width=one.width, scope=offer.scopes[0]))
+            with suppress(RequestError):  # what the approval would report
+                (grants[one.width],) = self._new_grants(state, {asked.id: remember}, None, "")
+        counted = await count_matches(self._store, [*grants.values()], tool) if grants else []
+        return dict(zip(grants, counted, strict=True))
 
     async def _original_generation(self, state: RunState, current: Generation) -> Generation:
         """Return the generation that the run started with: its own agents' files, with the current plugins."""

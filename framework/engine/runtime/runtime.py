@@ -45,7 +45,7 @@ from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import ConfigError, ConversationNotFound, RequestError
 from framework.types.events import Event
 from framework.types.file import File
-from framework.types.grant import GrantUsage, Remember
+from framework.types.grant import GrantUsage, Remember, Width
 from framework.types.media import MediaPart
 from framework.types.messages import ToolResult
 from framework.types.plan import TodoItem
@@ -488,6 +488,22 @@ class Runtime:
             RequestError: the approval cannot be remembered so.
         """
         return await self._resumer.preview_grant(run_id, confirmation_id, remember, self._caller(user, tenant))
+
+    async def preview_widths(
+        self, run_id: str, confirmation_id: str, *, user: str | None = None, tenant: str | None = None
+    ) -> Mapping[Width, GrantUsage]:
+        """Return how many calls of the last 30 days an approval would cover in each width that is offered.
+
+        Args:
+            run_id: the paused run.
+            confirmation_id: what it waits for. Nothing is returned if its approval cannot be remembered.
+            user: the run's user.
+            tenant: the run's tenant.
+
+        Raises:
+            RunNotFound: no such run exists, or it belongs to another user.
+        """
+        return await self._resumer.preview_widths(run_id, confirmation_id, self._caller(user, tenant))
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
