@@ -19,6 +19,7 @@ from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.plan import PlanDraft, StepDraft
+from framework.types.text import shorten
 
 _MAX_INPUT_CHARS = 20_000
 """Limit of a request and of a result. The rules need no more, and the time of some grows faster than the text."""
@@ -43,14 +44,11 @@ _LEXICON = {
     "dir": "dir, directory, folder, repository, repo, 目录, 文件夹, 仓库",
     "log": "log, 日志",
     "error": "error, failure, 错误, 报错, 异常",
-    "warning": "warning, warn, 警告, 告警",
-    "level": "level, severity, 级别",
     "summary": "summary, summarize, summarise, overview, 摘要, 总结, 汇总",
     "tail": "tail, last, newest, latest, 末尾, 最后, 最近",
     "limit": "limit, at most, up to, 最多, 限制",
 }
 """Words for comparison, each with its synonyms in English and Chinese."""
-_THRESHOLD, _IN_NAME = 2.0, 3.0
 _TOOL_SEARCH = "tool_search"
 """The tool that finds further ones: it is called with each clause that no other tool fits, once."""
 _RUN_SCRIPT, _SCRIPT = "run_script", "script:"
@@ -58,19 +56,23 @@ _RUN_SCRIPT, _SCRIPT = "run_script", "script:"
 _EFFECTS = frozenset({"write", "delete", "send"})
 _ACTIONS = _EFFECTS | {"search", "read", "calculate", "list", "analyze", "echo", "fetch"}
 _OPERATIONS = ("mean", "median", "sum", "min", "max", "count")
-_STOP = frozenset(
-    re.findall(
-        r"\w+",
-        "a about agent all an and any are as at be by can could current do does each every for from have how i if "
-        "in into is it its many mcp me my no not of on one only or our out please skill so than that the their "
-        "them then there these they this those to tool us use using via want was we what when where which who why "
-        "will with would you your",
-    )
+_STOP = re.compile(
+    r"\b(?:a|about|agent|all|an|and|any|are|as|at|be|by|can|could|current|do|does|each|every|for|from|have|how|i|if|in|into"
+    r"|is|its?|many|me|my|no|not|of|on|one|only|or|our|out|please|so|than|that|the|their|them|then|there|these|they|this"
+    r"|those|to|tool|us|use|using|via|want|was|we|what|when|where|which|who|why|will|with|would|you|your)\b"
 )
+_KINDS = {
+    "path": "path file filename dir root folder directory",
+    "id": "id number code key",
+    "expression": "expression expr formula",
+    "text": "text message content body prompt question task note",
+    "query": "query pattern keyword term search",
+}
+"""What a parameter of type string contains, by the words of its name."""
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]")
 _NUMBER = re.compile(r"(?<![\w.])-?[0-9]{1,15}(?:\.[0-9]{1,15})?(?![A-Za-z_0-9]|\.[0-9])")
 _QUOTED = re.compile(
-    r"\"([^\"\n]+)\"|`([^`\n]+)`|“([^“”]+)”|‘([^‘’]+)’|「([^「」]+)」|『([^『』]+)』"
+    r"\"([^\"\n]+)\"|`([^`\n]+)`|“([^“”]+)”|「([^「」]+)」"
     r"|(?<![A-Za-z0-9])'((?:[^'\n]|(?<=[A-Za-z])'(?=[A-Za-z]))+)'(?![A-Za-z0-9])"
 )
 _BOUNDARY = re.compile(
@@ -79,52 +81,78 @@ _BOUNDARY = re.compile(
     r"|compute|echo|list|analy[sz]e)\b|搜索|查找|读取|打开|查看|计算|分析|列出|回显))",
     re.IGNORECASE,
 )
-_URL = re.compile(r"https?://[^\s，。；、）)\"'<>\u4e00-\u9fff]+")
 _LIST = re.compile(r"\[[\s0-9.,，、;+\-]*[0-9][\s0-9.,，、;+\-]*\]")
 _FILE_NAME = re.compile(r"(?:.*/)?(?:\.?[\w-][\w.-]*\.[A-Za-z]\w{0,7}|\.[A-Za-z][\w-]{2,})")
-_NAMED_FOLDER = re.compile(
-    r"\b(?:directory|folder)\s+([\w.-]+)|(?<![\w.-])(?!(?:the|a|this)\b)([\w.-]{1,80})\s{0,9}(?:\bdirectory|\bfolder|目录|文件夹)",
-    re.IGNORECASE | re.ASCII,
+_FOLDER = re.compile(
+    r"(?:\bfolder|\bdirectory|目录)\s{1,9}([\w.-]+)|(?<![\w.-])(?!(?:the|a|this)\b)([\w.-]{1,80})\s{1,9}(?:folder|directory|目录)",
+    re.ASCII,
 )
-_FILES_OF = re.compile(r"(?<![\w.])([A-Za-z]{1,12})\s{0,3}(?:files?\b|源?文件)", re.IGNORECASE)
-_SUFFIXES = {"python": "py", "javascript": "js", "typescript": "ts", "rust": "rs", "markdown": "md"}
-_SUFFIXES |= {name: name for name in ("go", "java", "c", "sh", "yaml", "json", "csv", "sql", "html", "css")}
+_FILES_OF = re.compile(r"(?<![\w.])(python|javascript|go|java|yaml|csv)\s{0,3}(?:files?\b|源?文件)", re.IGNORECASE)
+_SUFFIXES = {"python": "py", "javascript": "js"}
 _ARITHMETIC = re.compile(
     r"(?:(?<![0-9])[0-9]++(?:\.[0-9]++)?(?![A-Za-z0-9_])|[-+*/%()\[\],\s]"
     r"|\b(?:mean|median|sum|min|max|round|count|abs|sqrt)(?=\())+"
 )
 _OPERATOR = re.compile(r"[0-9)\]]\s*(?:\*\*|//|[-+*/%])\s*[-(0-9a-z]|[a-z]\(")
-_DATE = re.compile(r"\b[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\b")
+_REFERENCE = re.compile(
+    r"\b(?:it|them|(?:that|this|the)\s+(?:first\s+)?(?:file|result|one|output|report|line)s?)\b"
+    r"|它们?|[该这那]个?文件|第一个|结果|内容",
+    re.IGNORECASE,
+)
+"""A reference to earlier results."""
+_FILLER = (
+    r"(?:[\s:：,，。.?？!！]|(?<![\w-])(?:for|all|any|the|an?|of|in|on|at|from|about|up|me|to|files?|that|which|contain(?:s|ing)?"
+    r"|with|mention(?:s|ing)?|named|please|is|text|word)(?![\w-])|一下|一遍|包含|关于|名为|帮我|的?(?:文件|内容)|里面?|的|中)++"
+)
+_NEAR = 40
+"""Characters searched for fillers at the end of a text, so that the time for long texts stays linear."""
+_GREETING = re.compile(
+    r"(?:hi|hello|hey|你好|您好)?[\s,.!，。！]{0,3}"
+    r"(?:there|(?:what|how) can you (?:do|help)|who are you|help|你能做什么|你会什么|你是谁|帮助)?[\s.!?。！？]{0,3}",
+    re.IGNORECASE,
+)
+_TRIES = {
+    "calculator": "\n- try: calculate the mean of [1, 2, 3]",
+    "search_files": "\n- try: search for files containing 'agent'",
+    "list_dir": "\n- try: list the folder agents.d",
+}
+"""Messages that these rules understand, by the tool that they need."""
+_HELLO = "Hello! I am a rule-based stand-in for a model, and can call {}.{}\nUse a real one with `-m openai/...`."
+_LOST = (
+    "This is the offline stand-in, and it knows no way to do this; {}. For a real model set OPENAI_API_KEY and"
+    " write `model: openai/...`."
+)
+_FAILED = {"Denied": "was denied", "Cancelled": "was cancelled", "Error": "failed"}
 
 
 def _stem(word: str) -> str:
-    word = re.sub(r"(?<=[a-z]{2})ies$", "y", word)
-    word = re.sub(r"(?<=[a-z]{2}[^sui])s$", "", word)
-    return re.sub(r"(?<=[a-z]{3})e$", "", re.sub(r"(?<=[a-z]{4})(?:ing|ed)$", "", word))
+    endings = r"(?<=[a-z]{2})ies$|(?<=[a-z]{2})y$|(?<=[a-z]{4})(?:ing|ed)$|(?<=[a-z][^sui])e?s$|(?<=[a-z]{3})e$"
+    return re.sub(endings, "", word)
 
 
 _FORMS = [(form, word) for word, forms in _LEXICON.items() for form in forms.split(", ")]
 _WORD_OF = {_stem(form): word for form, word in _FORMS if form.isascii() and " " not in form}
 _PHRASES = [(form, word) for form, word in _FORMS if not form.isascii() or " " in form]
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split(" ")}
 
 
 def _words(text: str) -> frozenset[str]:
     """Return the canonical words of a text, the stems of its other words, and its pairs of Chinese characters."""
     lower = re.sub(r"[_\-.]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)).lower()
-    found = {_WORD_OF.get(_stem(word), _stem(word)) for word in re.findall(r"[a-z]+", lower) if word not in _STOP}
+    found = {_WORD_OF.get(_stem(word), _stem(word)) for word in re.findall(r"[a-z]+", _STOP.sub(" ", lower))}
     found.update(word for phrase, word in _PHRASES if phrase in lower)
     found.update(run[at : at + 2] for run in re.findall(rf"{_CJK.pattern}{{2,}}", lower) for at in range(len(run) - 1))
-    return frozenset(word for word in found if len(word) > 1 and word not in _STOP)
+    return frozenset(word for word in found if len(word) > 1)
 
 
-def _word_pattern(names: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern that matches every form of the words."""
-    forms = sorted(
-        {form for name in names for form in _LEXICON.get(name, name).split(", ")}, key=lambda f: (-len(f), f)
+def _forms_of(text: str) -> str:
+    """Return a pattern that matches every form of the words of a text, the longest first."""
+    forms = {form for word in _words(text) for form in _LEXICON.get(word, word).split(", ")}
+    patterns = (
+        form if _CJK.search(form) else rf"\b{re.escape(form if ' ' in form else _stem(form))}(?:e?s?|e?d|y|ies|ing)\b"
+        for form in sorted(forms, key=lambda form: (-len(form), form))
     )
-    ends = r"(?:e?s?|e?d|ing)\b"
-    patterns = (f if _CJK.search(f) else rf"\b{re.escape(f if ' ' in f else _stem(f))}{ends}" for f in forms)
-    return re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
+    return "|".join(patterns) or r"(?!)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +166,7 @@ class _Clause:
     hints: frozenset[str]
     """Words implied by the literals: the path of a log file implies `log` and `file`."""
     literals: Mapping[str, Sequence[str]]
-    """By kind: `quote`, `path`, `url`, and `list` for lists of numbers such as `1,2,3`."""
+    """By kind: `quote`, `path`, and `list` for lists of numbers such as `1,2,3`."""
 
 
 def _clauses(text: str) -> list[_Clause]:
@@ -150,38 +178,32 @@ def _clauses(text: str) -> list[_Clause]:
 
 
 def _parse(text: str) -> _Clause:
-    quoted = [next(filter(None, match.groups())) for match in _QUOTED.finditer(text)]
+    quotes = [next(filter(None, match.groups())) for match in _QUOTED.finditer(text)]
     plain = _QUOTED.sub(" ", text)
-    urls, plain = _URL.findall(plain), _URL.sub(" ", plain)
-    lists = [",".join(_NUMBER.findall(found)) for found in _LIST.findall(plain)]
-    plain, paths = _LIST.sub(" ", plain), [quote for quote in quoted if _is_path(quote)]
-    for path in (match[0].rstrip(".") or match[0] for match in re.finditer(r"(?<![@\w])[A-Za-z0-9_~./-]+", plain)):
-        if _is_path(path):
-            paths.append(path)
-            plain = plain.replace(path, " ", 1)
-    for match in _NAMED_FOLDER.finditer(plain):
-        if _words(name := match[1] or match[2]) - {"list", "dir", "file"}:
-            paths.append(name)
-            plain = plain.replace(match[0], match[0].replace(name, " "), 1)
+    lists, plain = [",".join(_NUMBER.findall(found)) for found in _LIST.findall(plain)], _LIST.sub(" ", plain)
+    tokens = (token.rstrip(".") for token in re.findall(r"(?<![@\w])[A-Za-z0-9_~./-]+", plain))
+    paths = [token for token in (*quotes, *tokens) if _is_path(token)]
+    folders = (before or after for before, after in _FOLDER.findall(plain))
+    paths += [folder for folder in folders if _words(folder) - {"list", "dir", "file"}]
+    for path in paths:
+        plain = plain.replace(path, " ", 1)
     hints = set(_words(" ".join(paths).replace("/", " ")))
     if any(map(_FILE_NAME.fullmatch, paths)):
         hints.add("file")
-    elif (kind := _FILES_OF.search(plain)) and (suffix := _SUFFIXES.get(kind[1].lower())):
-        quoted.append(f"*.{suffix}")
+    elif kind := _FILES_OF.search(plain):
+        quotes.append(f"*.{_SUFFIXES.get(kind[1].lower(), kind[1].lower())}")
         plain = plain.replace(kind[1], " ", 1)
         hints |= {"search", "file"}
     words = _words(plain)
-    asks = words <= {*_OPERATIONS, "round", "abs", "sqrt"} or re.search(r"what|how\s+much|多少|等于|=", plain.lower())
+    asks = words <= {*_OPERATIONS, "round"} or re.search(r"what|how\s+much|多少|等于|=", plain.lower())
     if lists or (asks and re.search(r"[0-9]", plain)):
         hints.add("calculate")
-    literals = {"quote": quoted, "path": paths, "url": urls, "list": lists}
-    return _Clause(text, plain, words, frozenset(hints) - words, literals)
+    return _Clause(text, plain, words, frozenset(hints) - words, {"quote": quotes, "path": paths, "list": lists})
 
 
 def _is_path(token: str) -> bool:
-    if not re.search(r"[^\W\d]", token) or re.search(r"\s", token) or token.lower() in ("and/or", "e.g", "i.e"):
-        return False
-    return "/" in token or _FILE_NAME.fullmatch(token) is not None
+    is_word = not re.search(r"[^\W\d]", token) or re.search(r"\s", token) or token.lower() in ("and/or", "e.g", "i.e")
+    return not is_word and ("/" in token or _FILE_NAME.fullmatch(token) is not None)
 
 
 def _expressions(clause: _Clause, earlier: Sequence[str]) -> list[str]:
@@ -189,68 +211,30 @@ def _expressions(clause: _Clause, earlier: Sequence[str]) -> list[str]:
 
     "The numbers" without a list are those in the latest result, without the positions of search results.
     """
-    texts = (_DATE.sub(" ", text) for text in (*clause.literals["quote"], clause.text))
-    runs = (match[0].strip(" \t\r\n,") for text in texts for match in _ARITHMETIC.finditer(text))
-    written = [
-        r for r in runs if len(r) < 200 and _OPERATOR.search(r) and r[0] not in "*/%" and r.count("(") == r.count(")")
-    ]
-    if written:
+    texts = (*clause.literals["quote"], clause.text)
+    runs = [match[0].strip(" \t\r\n,") for text in texts for match in _ARITHMETIC.finditer(text)]
+    runs = [run for run in runs if len(run) < 200 and run.count("(") == run.count(")")]
+    if written := [run for run in runs if _OPERATOR.search(run) and run[0] not in "*/%"]:
         return list(dict.fromkeys(written))
-    found = {word: _word_pattern(frozenset({word})).search(clause.plain) for word in _OPERATIONS}
-    operations = [word for _, word in sorted((match.start(), word) for word, match in found.items() if match)]
+    found = ((re.search(_forms_of(word), clause.plain, re.IGNORECASE), word) for word in _OPERATIONS)
+    operations = [word for _, word in sorted((match.start(), word) for match, word in found if match)]
     lists = list(clause.literals["list"])
-    if not lists and len(loose := _NUMBER.findall(clause.plain)) > 1:
-        lists = [",".join(loose)]
+    if not lists and len(numbers := _NUMBER.findall(clause.plain)) > 1:
+        lists = [",".join(numbers)]
     if not lists and earlier and re.search(r"\b(?:numbers?|values?)\b|数字|数值", clause.plain, re.IGNORECASE):
         without_positions = re.sub(r"(?m)^[^\s:]{1,300}:[0-9]{1,9}: ?|^[^\s:]{1,300}$", "", earlier[0])
         lists = [",".join(numbers[:100])] if (numbers := _NUMBER.findall(without_positions)) else []
     return [f"{word}([{numbers}])" for numbers in lists for word in operations]
 
 
-_Filled = tuple[str, dict[str, Any]]
-"""A tool's name and the arguments of its call."""
-_KINDS = {
-    "path": "path file filename",
-    "folder": "dir root folder directory",
-    "url": "url uri link",
-    "id": "id number code key",
-    "expression": "expression expr formula",
-    "text": "text message content body prompt question task note",
-    "query": "query pattern keyword term search",
-}
-"""What a parameter of type string contains, by the words of its name."""
-_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split(" ")}
-_QUANTITIES = frozenset({"max", "limit", "count", "num", "size", "top"})
-_COUNTED = _words("results, hits, matches, entries, lines, items, rows")
-_NEAR = 40
-"""Characters searched around a word, so that the time for long texts stays linear."""
-_REFERENCE = re.compile(
-    r"\b(?:it|them|(?:that|this|the)\s+(?:first\s+)?(?:file|result|one))\b|它|[该这那]个?文件|第一个", re.I
-)
-_FILLER = (
-    r"(?:[\s:：,，。.?？!！]|(?<![\w-])(?:for|all|any|the|an?|of|in|on|at|from|about|up|me|to|files?|that|which|contain(?:s|ing)?"
-    r"|with|mention(?:s|ing)?|named|please|is|text|word)(?![\w-])|一下|一遍|包含|关于|名为|帮我|的?(?:文件|内容)|里面?|的|中)++"
-)
-_FILLER_BEFORE, _FILLER_AFTER = re.compile(rf"\A{_FILLER}"), re.compile(rf"{_FILLER}\Z")
-
-
-def _bare(text: str) -> str:
-    """Return the text without filler words at its ends."""
-    text = _FILLER_BEFORE.sub("", text)
-    text = text[:-_NEAR] + _FILLER_AFTER.sub("", text[-_NEAR:])
-    return text if re.search(r"\w", text) else ""
-
-
-def _parts(name: str) -> list[str]:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_").split("_")
-
-
 class _Call:
     """A tool's arguments, filled from one clause; each literal is used once."""
 
     def __init__(self, tool: ToolDefinition, clause: _Clause, earlier: Sequence[str], expression: str) -> None:
-        self.tool, self.clause, self.earlier, self.expression = tool, clause, earlier, expression
-        self.rest, self.used, self.options = clause.plain, set[str](), 0
+        self._tool, self._clause, self._earlier, self._expression = tool, clause, earlier, expression
+        self._rest, self._left = clause.plain, dict(clause.literals)
+        self.used = self.options = 0
+        """Numbers of literals and of choices in the arguments."""
         schemas = {name: _resolved(tool, spec) for name, spec in tool.parameters.get("properties", {}).items()}
         required = [name for name in tool.parameters.get("required", ()) if name in schemas]
         values: dict[str, Any] = {}
@@ -262,107 +246,95 @@ class _Call:
                 values[name] = self._rest_of_clause(name)
         self.is_complete = all(values[name] not in (None, "") for name in required)
         self.arguments = {name: values[name] for name in schemas if values[name] is not None}
-        literals = {literal for group in clause.literals.values() for literal in group}
-        self.unused = 0 if clause.text in self.used else max(0, len(literals) - len(self.used))
+        self.unused = len({literal for found in self._left.values() for literal in found})
 
     def _value(self, name: str, schema: Mapping[str, Any], required: bool) -> Any:
         """Return the value that the clause names for a parameter, or None."""
-        if options := schema.get("enum"):
-            return self._option([option for option in options if isinstance(option, str)])
+        kind = _kind(name)
         match schema.get("type"):
-            case "integer" | "number":
-                return self._number(name, schema["type"] == "integer", required)
-            case "boolean":
-                return (_words(name) <= self.clause.words) or (False if required else None)
+            case _ if options := [
+                (option, _words(option)) for option in schema.get("enum", ()) if isinstance(option, str)
+            ]:
+                searches = ["search"] if len(self._left["quote"]) < len(self._clause.literals["quote"]) else []
+                said = (self._clause.words - _ACTIONS).union(searches)
+                chosen = next((option for option, words in options if words and words <= said), None)
+                self.options += chosen is not None
+                return chosen
+            case "integer" | "number" as number if required:
+                found = [one for one in _NUMBER.findall(self._rest) if number == "number" or "." not in one]
+                self._rest = self._rest.replace(found[0], " ", 1) if found else self._rest
+                return json.loads(found[0]) if found else None
+            case "boolean" if required:
+                return _words(name) <= self._clause.words
+            case "array" if _resolved(self._tool, schema.get("items")).get("type") == "string":
+                return list(iter(lambda: self._take("quote"), None)) or None
             case "array":
-                return self._list(_resolved(self.tool, schema.get("items", {})).get("type"))
-            case "string":
-                return self._string(_kind(name), required)
+                return json.loads(f"[{self._take('list') or ''}]") or None
+            case "string" if kind == "expression" and required:
+                self._left["list"] = ()
+                self.used += 1
+                return self._expression
+            case "string" if kind == "path":
+                return self._take("path") or ((self._take("quote") or self._path_of_result()) if required else None)
+            case "string" if required or kind in ("text", "query"):
+                return self._take("quote")
         return None
 
-    def _string(self, kind: str, required: bool) -> str | None:
-        match kind:
-            case "expression":
-                self.used.update(self.clause.literals["list"], [self.expression])
-                return self.expression if required else None
-            case "url":
-                return self._unused("url")
-            case "path" | "folder":
-                path = self._unused("path", folder=kind == "folder")
-                return path or (self._unused("quote") or self._path_of_result() if required else None)
-        return self._unused("quote") if required or kind in ("text", "query") else None
+    def _take(self, kind: str) -> str | None:
+        """Return the next literal of a kind that is not used yet."""
+        literal = next(iter(self._left[kind]), None)
+        if literal is not None:
+            self._left = {kind: [one for one in found if one != literal] for kind, found in self._left.items()}
+            self.used += 1
+        return literal
 
     def _path_of_result(self) -> str | None:
         """Return the first path in the earlier results, if the clause refers to one."""
-        names = re.findall(r"(?<![\w/.-])[A-Za-z0-9_./-]*\.[A-Za-z]\w{0,7}\b", "\n".join(self.earlier), re.ASCII)
-        return next(filter(_FILE_NAME.fullmatch, names), None) if _REFERENCE.search(self.rest) else None
-
-    def _unused(self, kind: str, *, folder: bool = False) -> str | None:
-        literals = (one for one in self.clause.literals[kind] if not folder or not _FILE_NAME.fullmatch(one))
-        literal = next((literal for literal in literals if literal not in self.used), None)
-        self.used.update([literal] if literal else ())
-        return literal
-
-    def _option(self, options: Sequence[str]) -> str | None:
-        searches = not self.used.isdisjoint(self.clause.literals["quote"])
-        words = (self.clause.words - _ACTIONS) | ({"search"} if searches else set())
-        chosen = next((option for option in options if _words(option) and _words(option) <= words), None)
-        self.options += chosen is not None
-        return chosen
-
-    def _number(self, name: str, whole: bool, required: bool) -> int | float | None:
-        numbers = [number for number in _NUMBER.finditer(self.rest) if not whole or "." not in number[0]]
-        named = (number for number in numbers if _is_named(name, self.rest, number))
-        match = next(named, numbers[0] if required and numbers else None)
-        if match is None:
-            return None
-        before = re.sub(r"(?:limit|max)[\s:=]{0,9}$", "", self.rest[: match.start()])
-        self.rest = f"{before} {self.rest[match.end() :]}"
-        return int(match[0]) if whole or "." not in match[0] else float(match[0])
-
-    def _list(self, items: str | None) -> list[Any] | None:
-        if items == "string":
-            quoted = [quote for quote in self.clause.literals["quote"] if quote not in self.used]
-            self.used.update(quoted)
-            return quoted or None
-        numbers = (self._unused("list") or "").split(",") if items in ("integer", "number") else [""]
-        read = int if all(number.lstrip("-").isdecimal() for number in numbers) else float
-        return [read(number) for number in numbers] if numbers != [""] and (read is int or items == "number") else None
+        names = re.findall(r"(?<![\w/.-])[A-Za-z0-9_./-]*\.[A-Za-z]\w{0,7}\b", "\n".join(self._earlier), re.ASCII)
+        return next(filter(_FILE_NAME.fullmatch, names), None) if _REFERENCE.search(self._rest) else None
 
     def _rest_of_clause(self, name: str) -> str:
         """Return the text that is no literal, for a required parameter; empty if nothing is left."""
         match _kind(name):
-            case "path" | "folder" | "url" | "expression":
+            case "path" | "expression":
                 return ""
             case "text":
-                self.used.add(self.clause.text)
-                text = self.clause.text if self.tool.name.startswith("agent.") else self._after_verb(self.clause.text)
-                return re.sub(r"^(?:\s|[:：,，]|一下|一遍)+", "", text).strip(" :：")
-            case "id":
-                number = re.search(r"(?<![\w])[#A-Za-z_-]{0,40}[0-9][\w-]*", self.rest, re.ASCII)
-                self.rest = self.rest.replace(number[0], " ", 1) if number else self.rest
-                return number[0].lstrip("#") if number else ""
-        text, self.rest = _bare(self._after_verb(self.rest)), ""
-        own = _word_pattern(_words(name)).match(text)
+                self.used += sum(map(len, self._left.values()))
+                self._left = {}
+                text = self._clause.text
+                text = text if self._tool.name.startswith("agent.") else self._after_verb(text)
+                return re.sub(r"^(?:[\s:：,，]|一[下遍])+", "", text)
+            case "id" if number := re.search(r"(?<!\w)[A-Za-z_-]{0,40}[0-9][\w-]*", self._rest, re.ASCII):
+                return number[0]
+        text, self._rest = _bare(self._after_verb(self._rest)), ""
+        own = re.match(_forms_of(name), text, re.IGNORECASE)
         return (_bare(text[own.end() :]) if own else "") or text
 
     def _after_verb(self, text: str) -> str:
         """Return the text after the word that the tool is named after, or the text before it if nothing follows."""
-        verb = _word_pattern(_words(self.tool.name)).search(text)
-        if verb is None or re.search(r"\w", after := text[verb.end() :]):
-            return after if verb else text
-        return text[: verb.start()]
+        verb = re.search(_forms_of(self._tool.name), text, re.IGNORECASE)
+        if verb is None:
+            return text
+        return after if re.search(r"\w", after := text[verb.end() :]) else text[: verb.start()]
+
+
+def _bare(text: str) -> str:
+    """Return the text without filler words at its ends."""
+    text = re.sub(rf"\A{_FILLER}", "", text)
+    text = text[:-_NEAR] + re.sub(rf"{_FILLER}\Z", "", text[-_NEAR:])
+    return text if re.search(r"\w", text) else ""
 
 
 def _kind(name: str) -> str:
-    return next((_KIND_OF[part] for part in reversed(_parts(name)) if part in _KIND_OF), "")
+    parts = reversed(re.findall(r"[A-Z]?[a-z]+", name))
+    return next((_KIND_OF[part.lower()] for part in parts if part.lower() in _KIND_OF), "")
 
 
 def _resolved(tool: ToolDefinition, spec: Any) -> dict[str, Any]:
     """Return a schema with its references resolved, as its first alternative that is not null."""
     for _ in range(5):
         spec = spec if isinstance(spec, dict) else {}
-        if inner := next((spec[key] for key in ("anyOf", "oneOf", "allOf") if spec.get(key)), None):
+        if inner := spec.get("anyOf") or spec.get("oneOf") or spec.get("allOf"):
             spec = next((one for one in inner if isinstance(one, dict) and one.get("type") != "null"), {})
         elif isinstance(reference := spec.get("$ref"), str):
             spec = tool.parameters.get("$defs", {}).get(reference.rpartition("/")[2], {})
@@ -370,64 +342,45 @@ def _resolved(tool: ToolDefinition, spec: Any) -> dict[str, Any]:
     return {**spec, "type": next((k for k in kinds if k != "null"), None)} if isinstance(kinds, list) else dict(spec)
 
 
-def _is_named(name: str, text: str, number: re.Match[str]) -> bool:
-    """Return whether the word before a number, or for a quantity the one after it, names the parameter."""
-    own, is_quantity = _words(name), not _QUANTITIES.isdisjoint(_parts(name))
-    before = re.search(r"(\S+)[\s:=]*$", text[max(0, number.start() - _NEAR) : number.start()])
-    after = re.match(r"\s*(行|[A-Za-z]+)", text[number.end() :]) if is_quantity else None
-    unit = _words(after[1].replace("行", "line")) if after else frozenset[str]()
-    unnamed = {"line"} if is_quantity else frozenset[str]()
-    return bool((before and _words(before[1]) & (own - unnamed)) or unit & (own - _QUANTITIES or _COUNTED))
-
-
-def _vocabulary(tool: ToolDefinition) -> dict[str, float]:
-    """Return the words of a tool's parameters, description and name, with weights."""
-    properties: dict[str, Any] = tool.parameters.get("properties", {})
-    options = (str(o) for spec in properties.values() if isinstance(spec, dict) for o in spec.get("enum") or ())
-    first = re.match(r"\W*([A-Za-z]+|[\u4e00-\u9fff]{2})", tool.description)
-    sources = (
-        (1.0, _words(" ".join([*properties, *options])) - _ACTIONS),
-        (2.0 if tool.name.startswith("agent.") else 1.0, _words(tool.description[:200])),
-        (2.0, _words(first[1] if first else "")),
-        (_IN_NAME, _words(tool.name)),
-    )
-    return {word: weight for weight, source in sources for word in source}
-
-
-def _pick(clause: _Clause, tools: Sequence[ToolDefinition], earlier: Sequence[str]) -> list[_Filled]:
+def _pick(clause: _Clause, tools: Sequence[ToolDefinition], earlier: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     """Return the calls of the tool that matches a clause best (the first of a tie), or none below the threshold.
 
     `earlier` are results of tools, the latest first, for references such as "read it".
     """
-    vocabularies = [_vocabulary(tool) for tool in tools]
-    shared = Counter(word for vocabulary in vocabularies for word, weight in vocabulary.items() if weight >= _IN_NAME)
-    best, calls = (_THRESHOLD, -1), list[_Filled]()
-    for tool, vocabulary in zip(tools, vocabularies, strict=True):
+    shared = Counter(word for tool in tools for word in _words(tool.name))
+    best, calls = (2.0, -1), list[tuple[str, dict[str, Any]]]()
+    for tool in tools:
         needs_expression = "expression" in map(_kind, tool.parameters.get("required", ()))
         texts = _expressions(clause, earlier) if needs_expression else [""]
         filled = [call for text in texts if (call := _Call(tool, clause, earlier, text)).is_complete]
-        if filled and (score := _score(filled[0], vocabulary, shared)) > best:
+        if filled and (score := _score(tool, filled[0], clause, shared)) > best:
             best, calls = score, [(tool.name, call.arguments) for call in filled]
     return calls
 
 
-def _score(call: _Call, vocabulary: Mapping[str, float], shared: Mapping[str, int]) -> tuple[float, int]:
+def _score(tool: ToolDefinition, call: _Call, clause: _Clause, shared: Mapping[str, int]) -> tuple[float, int]:
     """Return how well a tool matches, and how many words of its name the clause contains."""
-    clause, own = call.clause, _words(call.tool.name)
-    hits = (clause.words | clause.hints) & vocabulary.keys()
-    named = own & (clause.words | clause.hints)
+    own, is_agent, said = _words(tool.name), tool.name.startswith("agent."), clause.words | clause.hints
+    properties: dict[str, Any] = tool.parameters.get("properties", {})
+    options = (str(o) for spec in properties.values() if isinstance(spec, dict) for o in spec.get("enum") or ())
+    verb = re.match(r"\W*([A-Za-z]+|[\u4e00-\u9fff]{2})", tool.description)
+    weights = dict.fromkeys(_words(" ".join([*properties, *options])) - _ACTIONS, 1.0)
+    weights |= dict.fromkeys(_words(tool.description[:200]), 2.0 if is_agent else 1.0)
+    weights |= dict.fromkeys(_words(verb[0] if verb else ""), 2.0)
     # A noun in the names of many tools (file) is weak evidence; a verb (search) is strong, however many share it.
-    score = sum(vocabulary[word] / (1 if word in _ACTIONS else shared.get(word, 1)) for word in sorted(hits))
-    if call.tool.name.startswith("agent."):
+    weights |= {word: 3.0 / (1 if word in _ACTIONS else shared[word]) for word in own}
+    hits, named = said & weights.keys(), own & said
+    score = sum(weights[word] for word in sorted(hits))
+    if is_agent:
         asked = own <= clause.words and re.search(r"\b(?:ask|tell|let|have|agent)\b|让|问|交给|请", clause.text.lower())
         return score + (6.0 if asked else 0.0), len(named)
-    if not any(vocabulary[word] > 1 for word in hits):
+    if not any(word in own or weights[word] > 1 for word in hits):
         return 0.0, 0
     if len(own) > 2 and named == own:  # a long name, of which each word was said, among many that are similar
-        score += _THRESHOLD
-    unknown = (clause.words & _ACTIONS) - vocabulary.keys()
+        score += 2
+    unknown = (clause.words & _ACTIONS) - weights.keys()
     score -= len(unknown) + len(unknown & _EFFECTS)
-    return score + 1.5 * len(call.used) - call.unused + (2.0 * call.options if named else 0.0), len(named)
+    return score + 1.5 * call.used - call.unused + (2.0 * call.options if named else 0.0), len(named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,15 +388,14 @@ class _Turn:
     """The state of a request, from the transcript."""
 
     text: str
-    answered: tuple[tuple[ToolCall | None, str], ...]
-    """Its calls with their results."""
-    earlier: tuple[str, ...]
+    calls: Sequence[ToolCall]
+    answered: Sequence[tuple[ToolCall | None, str]]
+    """Its calls with their results, without searches for tools."""
+    earlier: Sequence[str]
     """Results of earlier requests, the latest first."""
-    searched: tuple[str, ...]
-    """What the request has already searched for among tools."""
     instruction: str
     """The instruction after the request, if it is the last message."""
-    files: tuple[str, ...]
+    files: Sequence[str]
     """Descriptions of the files of the request and its results."""
 
     @classmethod
@@ -454,31 +406,42 @@ class _Turn:
         results = [(calls.get(m.tool_call_id or ""), m.content) for m in after if m.role == "tool"]
         return cls(
             text=after[0].content.strip()[:_MAX_INPUT_CHARS] if after else "",
-            answered=tuple((call, text) for call, text in results if call is None or call.tool != _TOOL_SEARCH),
-            searched=tuple(str(call.arguments.get("words")) for call in calls.values() if call.tool == _TOOL_SEARCH),
-            earlier=tuple(m.content[:_MAX_INPUT_CHARS] for m in reversed(before) if m.role == "tool"),
+            calls=[*calls.values()],
+            answered=[(call, text) for call, text in results if call is None or call.tool != _TOOL_SEARCH],
+            earlier=[m.content[:_MAX_INPUT_CHARS] for m in reversed(before) if m.role == "tool"],
             instruction=after[-1].content if after and after[-1].role in ("system", "user") else "",
-            files=tuple(part.description for message in after for part in message.media),
+            files=[part.description for message in after for part in message.media],
         )
 
-    def words_to_search(self, tools: Sequence[ToolDefinition]) -> str:
-        """Return the first clause that no tool fits and that was not searched for; empty if there is none."""
-        unknown = (clause.text for clause, calls, _ in self.clauses(tools) if clause.words and not calls)
-        new = (text for text in unknown if text not in self.searched and not _GREETING.fullmatch(text))
-        return next(new, "")
-
-    def script(self, tools: Sequence[ToolDefinition]) -> str:
-        """Return the script in the request, if one can be run."""
-        return self.text.partition(_SCRIPT)[2].strip() if any(one.name == _RUN_SCRIPT for one in tools) else ""
-
-    def clauses(self, tools: Sequence[ToolDefinition]) -> Iterator[tuple[_Clause, list[_Filled], int]]:
-        """Yield each clause with the calls of the tool that matches it and the number of calls before them."""
+    def clauses(self, tools: Sequence[ToolDefinition]) -> Iterator[tuple[_Clause, list[tuple[str, dict[str, Any]]]]]:
+        """Yield each clause with the calls of the tool that matches it."""
         position = 0
         for clause in _clauses(self.text):
             results = [content for _, content in reversed(self.answered[:position])]
             calls = _pick(clause, tools, [*results, *self.earlier])
-            yield clause, calls, position
+            yield clause, calls
             position += len(calls)
+
+    def next_calls(self, tools: Sequence[ToolDefinition]) -> list[tuple[str, dict[str, Any]]]:
+        """Return what to call next; none if each clause has its results."""
+        if script := self.script(tools):
+            return [] if self.answered else [(_RUN_SCRIPT, {"code": script})]
+        clauses = list(self.clauses([tool for tool in tools if tool.name != _TOOL_SEARCH]))
+        if any(tool.name == _TOOL_SEARCH for tool in tools) and not _GREETING.fullmatch(self.text):
+            searched = [call.arguments.get("words") for call in self.calls]
+            for clause, calls in clauses:
+                if clause.words and not calls and clause.text not in searched:
+                    return [(_TOOL_SEARCH, {"words": clause.text})]
+        done = len(self.answered)
+        for _, calls in clauses:
+            if len(calls) > done:
+                return calls[done:]
+            done -= len(calls)
+        return []
+
+    def script(self, tools: Sequence[ToolDefinition]) -> str:
+        """Return the script in the request, if one can be run."""
+        return self.text.partition(_SCRIPT)[2].strip() if any(one.name == _RUN_SCRIPT for one in tools) else ""
 
 
 class OfflineModel:
@@ -489,21 +452,14 @@ class OfflineModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Answer, call matching tools, or plan; raise ModelError for typed answers other than plans and routes."""
         turn, choice = _Turn.read(request.messages), request.settings.tool_choice
-        offered = [tool for tool in request.tools if choice in (None, "auto", "required", tool.name)]
-        tools = [tool for tool in offered if tool.name != _TOOL_SEARCH]
+        tools = [tool for tool in request.tools if choice in (None, "auto", "required", tool.name)]
         calls: tuple[ToolCall, ...] = ()
         if request.output is not None:
             text = _typed(request.output, turn, request.messages, tools)
-        elif (code := turn.script(offered)) and not turn.answered:
-            text, calls = "", (ToolCall(id="call_script", tool=_RUN_SCRIPT, arguments={"code": code}),)
-        elif len(offered) > len(tools) and (words := turn.words_to_search(tools)):
-            text, calls = "", (ToolCall(id="call_search", tool=_TOOL_SEARCH, arguments={"words": words}),)
         else:
-            done = len(turn.answered)
-            open_calls = (calls[max(0, done - before) :] for _, calls, before in turn.clauses(tools))
-            numbered = enumerate(next(filter(None, open_calls), []), start=done + 1)
+            numbered = enumerate(turn.next_calls(tools), start=len(turn.calls) + 1)
             calls = tuple(ToolCall(id=f"call_{at}", tool=tool, arguments=values) for at, (tool, values) in numbered)
-            text = "" if calls else _answer(turn, () if code else tools)
+            text = "" if calls else _answer(turn, tools)
         if request.stream:
             for piece in re.findall(r"[^\s\u4e00-\u9fff]+\s*|[\u4e00-\u9fff]{1,2}\s*|\s+", text):
                 yield Delta(text=piece)
@@ -522,123 +478,53 @@ def _tokens(message: Message) -> int:
     return max(1, (len(message.content) + arguments) // 4)
 
 
-_TRIES = (
-    ("calculator", "calculate the mean of [1, 2, 3]", "计算 [1, 2, 3] 的平均值"),
-    ("search_files", "search for files containing 'agent'", "搜索包含 'agent' 的文件"),
-    ("list_dir", "list the folder agents.d", "列出目录 agents.d"),
-    ("text.count_words", "count the words in 'agents are files'", "统计 'agents are files' 的单词数"),
-    ("log_transform", "show the errors of data/logs/app.log", "显示 data/logs/app.log 的错误"),
-)
-"""Messages that these rules understand, by the tool that they need: in English and in Chinese."""
-_GREETING = re.compile(
-    r"(?:(?:hi|hello|hey|good (?:morning|day|evening)|你好|您好)[\s,.!?，。！？]{0,3}){0,2}"
-    r"(?:there|(?:what|how) can you (?:do|help)(?: for me| me)?|who are you|help|你能做什么|你会什么|你是谁|帮助)?"
-    r"[\s,.!?，。！？]{0,3}",
-    re.IGNORECASE,
-)
-_TEXTS = {
-    "Denied": ("{} was denied: {}", "{} 被拒绝：{}"),
-    "Cancelled": ("{} was cancelled: {}", "{} 被取消：{}"),
-    "Error": ("{} failed: {}", "{} 失败：{}"),
-    "none": ("Nothing was found ({}).", "没有找到结果（{}）。"),
-    "unmatched": ("{}: no tool fits", "{}：没有适合的工具"),
-    "files": ("({} received, which the offline model cannot read: {})", "（收到 {} 个文件，离线模型不能读取：{}）"),
-    "more": (" and others", " 等"),
-    "hello": ("Hello! I can use {}.", "你好！我可以使用这些工具：{}。"),
-    "hello, no tools": ("Hello! I have no tools.", "你好！我现在没有可用的工具。"),
-    "real": (
-        "(A rule-based stand-in answers, not a model; use a real one with `-m openai/...`.)",
-        "（离线替身模型按规则回答；用 `-m openai/...` 可使用真正的模型。）",
-    ),
-    "can": ("by its rules it can call {}", "我能按规则调用这些工具：{}"),
-    "no tools": ("it has been offered no tools", "现在没有工具可用"),
-    "lost": (
-        "This is the offline stand-in, and it knows no way to do this; {}. For a real model set OPENAI_API_KEY and"
-        " write `model: openai/...`.",
-        "我是离线替身模型，没有找到适合这个请求的做法；{}。"
-        "要用真正的模型，请设置 OPENAI_API_KEY 并写 `model: openai/...`。",
-    ),
-}
-"""Sentences of an answer, in English and in Chinese."""
-
-
 def _answer(turn: _Turn, tools: Sequence[ToolDefinition]) -> str:
     """Return the results as sentences, with the clauses that no tool fits, or an introduction without results."""
-    language = 1 if _CJK.search(turn.text) else 0
+    tools = [tool for tool in tools if tool.name != _TOOL_SEARCH]
     listed = re.search(r"^\s*(?:[-*]|[0-9]+[.)])\s.*\Z", turn.instruction, re.MULTILINE | re.DOTALL)
     if turn.answered:
-        lines = [_sentence(call, content, language, len(turn.answered) == 1) for call, content in turn.answered]
-        lost = (c.text for c, calls, _ in turn.clauses(tools) if tools and not calls and c.words & _ACTIONS)
-        lines += [_TEXTS["unmatched"][language].format(text) for text in lost]
+        lines = [_sentence(call, content, len(turn.answered) == 1) for call, content in turn.answered]
+        clauses = turn.clauses(tools) if tools and not turn.script(tools) else ()
+        lost = (clause.text for clause, calls in clauses if not calls and clause.words & _ACTIONS)
+        lines += [f"{text}: no tool fits" for text in lost]
         text = lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
     else:
-        text = listed[0].strip() if listed and not tools else _introduction(turn.text, tools, language)
-    if not turn.files:
-        return text
-    count = len(turn.files) if language else "1 file" if len(turn.files) == 1 else f"{len(turn.files)} files"
-    return f"{text}\n\n{_TEXTS['files'][language].format(count, _joined(turn.files, language))}"
+        text = listed[0].strip() if listed and not tools else _introduction(turn.text, tools)
+    files = f"(files received, which the offline model cannot read: {', '.join(turn.files)})" if turn.files else ""
+    return f"{text}\n\n{files}".strip()
 
 
-def _sentence(call: ToolCall | None, content: str, language: int, alone: bool) -> str:
+def _sentence(call: ToolCall | None, content: str, alone: bool) -> str:
     """Return one result as a sentence."""
-    expression = call.arguments.get("expression") if call else None
-    label = (
-        expression or f"{call.tool}({', '.join(_shorten(_text(v), 60) for v in call.arguments.values())})"
-        if call
-        else "tool"
-    )
-    if failed := re.match(r"(Error|Denied|Cancelled|错误)\b[:：]?\s*", content):
-        return _TEXTS[failed[1] if failed[1] in _TEXTS else "Error"][language].format(
-            label, _shorten(content[failed.end() :])
-        )
-    data = _parsed(content)
-    lists = [value for value in data.values() if isinstance(value, list)] if isinstance(data, dict) else []
-    nothing = (
-        r"(?:(?:no|0|nothing)\b(?:\s+\w+)?\s+(?:match\w*|found|files?|results?|lines?|entries)\b|(?:null|None)?\Z)"
-    )
-    if data in ([], {}, "") or (lists and not any(lists)) or re.match(nothing, content.strip(), re.IGNORECASE):
-        return _TEXTS["none"][language].format(label)
-    if isinstance(data, dict):
-        data = [f"{key}: {_text(value)}" for key, value in data.items()]
-    elif isinstance(data, list):
-        data = [f"- {_text(item)}" for item in data]
-    result = _shorten("\n".join(data) if isinstance(data, list) else str(data or content))
+    arguments, result = call.arguments if call else {}, shorten(content.strip(), 600)
+    shown = ", ".join(shorten(_text(value), 60) for value in arguments.values())
+    label = arguments.get("expression") or (f"{call.tool}({shown})" if call else "tool")
+    if failed := re.match(r"(Error|Denied|Cancelled)\b:?\s*", result):
+        return f"{label} {_FAILED[failed[1]]}: {result[failed.end() :]}"
+    if re.match(
+        r"(?:no\b.{0,20}\b(?:match\w*|found|files?|results?)\b|(?:null|None|\[\]|\{\})?\Z)", result, re.IGNORECASE
+    ):
+        return f"Nothing was found ({label})."
     if alone:
         return result
-    if expression:
-        return f"{label} = {result}"
-    return label + ("：" if language else ":") + ("\n" if "\n" in result else "" if language else " ") + result
+    return (
+        f"{label} = {result}"
+        if "expression" in arguments
+        else f"{label}:{chr(10) if chr(10) in result else ' '}{result}"
+    )
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _parsed(content: str) -> Any:
-    try:
-        return json.loads(content) if content.lstrip().startswith(("{", "[", '"')) else None
-    except (ValueError, RecursionError):
-        return None
-
-
-def _shorten(text: str, length: int = 600) -> str:
-    text = text.strip()
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
-
-
-def _joined(names: Sequence[str], language: int) -> str:
-    return (", ", "、")[language].join(names)
-
-
-def _introduction(text: str, tools: Sequence[ToolDefinition], language: int) -> str:
+def _introduction(text: str, tools: Sequence[ToolDefinition]) -> str:
     """Return what the tools can do, with messages to try for a greeting."""
     names = [tool.name for tool in tools[:6]]
-    listed = _joined(names, language) + (_TEXTS["more"][language] if len(tools) > len(names) else "")
-    if not _GREETING.fullmatch(text):
-        return _TEXTS["lost"][language].format(_TEXTS["can" if names else "no tools"][language].format(listed))
-    tries = [f"- {('try: ', '例如：')[language]}{messages[language]}" for tool, *messages in _TRIES if tool in names]
-    hello = _TEXTS["hello" if names else "hello, no tools"][language].format(listed)
-    return "\n".join([hello, *tries, "", _TEXTS["real"][language]])
+    listed = ", ".join(names) + (" and others" if len(tools) > len(names) else "")
+    if names and _GREETING.fullmatch(text):
+        return _HELLO.format(listed, "".join(_TRIES.get(name, "") for name in names))
+    return _LOST.format(f"by its rules it can call {listed}" if names else "it has been offered no tools")
 
 
 def _typed(output: type[Any], turn: _Turn, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
@@ -652,19 +538,10 @@ def _typed(output: type[Any], turn: _Turn, messages: Sequence[Message], tools: S
     shared = {name: sorted(_words(turn.text) & _words(f"{about} {name}")) for name, about in listed}
     agent = max(shared, key=lambda name: len(shared[name]), default="")
     hits = shared.get(agent, [])
-    route = {
-        "agent": agent,
-        "executor": "plan" if len(_clauses(turn.text)) > 1 else "react",
-        "reason": f"it is about {', '.join(hits)}" if hits else "nothing else is known of it",
-        "confidence": 1.0 if len(shared) == 1 else round(len(hits) / (len(hits) + 1), 2),
-    }
-    return json.dumps(route)
-
-
-_POINTING = re.compile(
-    r"\b(?:it|them|the (?:results?|findings?|output|report|lines?))\b|结果|它们?|内容", re.IGNORECASE
-)
-_SUGGESTION = re.compile(r"there is no \w+ '([^']+)'; did you mean ([^,?]+)")
+    executor = "plan" if len(_clauses(turn.text)) > 1 else "react"
+    reason = f"it is about {', '.join(hits)}" if hits else "nothing else is known of it"
+    confidence = 1.0 if len(shared) == 1 else round(len(hits) / (len(hits) + 1), 2)
+    return json.dumps({"agent": agent, "executor": executor, "reason": reason, "confidence": confidence})
 
 
 def _plan(turn: _Turn, tools: Sequence[ToolDefinition]) -> PlanDraft:
@@ -685,41 +562,34 @@ def _plan(turn: _Turn, tools: Sequence[ToolDefinition]) -> PlanDraft:
 
 
 def _steps(turn: _Turn, tools: Sequence[ToolDefinition]) -> list[StepDraft]:
+    """Return the steps for all clauses; a log is analyzed in the first three modes of its tool."""
     clauses = [(clause, _pick(clause, tools, ())) for clause in _clauses(turn.text)]
     if not any(calls for _, calls in clauses):
         return [StepDraft(id="s1", description=turn.text)]
     steps, previous = list[StepDraft](), tuple[str, ...]()
     for clause, calls in clauses:
         drafts: list[tuple[str | None, dict[str, Any]]] = [*calls] or [(None, {})]
-        if len(calls) == 1 and "analyze" in clause.words:
-            drafts = [(calls[0][0], values) for values in _in_each_mode(calls[0], tools)]
+        if "analyze" in clause.words and [name for name, values in calls if "operation" not in values]:
+            tool = next(tool for tool in tools if tool.name == calls[0][0])
+            modes = _resolved(tool, tool.parameters.get("properties", {}).get("operation")).get("enum", ())
+            drafts = [(tool.name, {**calls[0][1], "operation": mode}) for mode in modes[:3]] or drafts
         outputs = "\n\n".join(f"{{{{ steps.{name}.output }}}}" for name in previous)
-        refers = outputs and not clause.literals["quote"] and _POINTING.search(clause.text)
+        refers = outputs and not clause.literals["quote"] and _REFERENCE.search(clause.text)
         step_ids = tuple(f"s{len(steps) + number}" for number in range(1, len(drafts) + 1))
-        for step_id, (tool, values) in zip(step_ids, drafts, strict=True):
+        for step_id, (name, values) in zip(step_ids, drafts, strict=True):
             about = f"{clause.text}: {list(values.values())[-1]}" if len(drafts) > 1 else clause.text
-            filled = {name: outputs if refers and _kind(name) == "text" else value for name, value in values.items()}
-            steps.append(StepDraft(id=step_id, description=about, tool=tool, parameters=filled, depends_on=previous))
+            filled = {key: outputs if refers and _kind(key) == "text" else value for key, value in values.items()}
+            steps.append(StepDraft(id=step_id, description=about, tool=name, parameters=filled, depends_on=previous))
         previous = step_ids
     return steps
 
 
-def _in_each_mode(call: _Filled, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return the arguments for each of the first three modes of the tool, if it has modes and the call names none."""
-    tool = next(tool for tool in tools if tool.name == call[0])
-    modes = _resolved(tool, tool.parameters.get("properties", {}).get("operation")).get("enum", ())
-    return [call[1]] if "operation" in call[1] or not modes else [{**call[1], "operation": mode} for mode in modes[:3]]
-
-
 def _corrected(step: StepDraft, turn: _Turn) -> StepDraft | None:
     """Return a failed step with the name that its error suggests, or None if it suggests none."""
-    parameters = step.parameters
     for call, error in turn.answered:
-        suggestion = _SUGGESTION.search(error)
-        if call and suggestion and (call.tool, call.arguments) == (step.tool, parameters):
+        suggestion = re.search(r"there is no \w+ '([^']+)'; did you mean ([^,?]+)", error)
+        if call and suggestion and (call.tool, call.arguments) == (step.tool, step.parameters):
             wrong, right = suggestion[1], suggestion[1][: suggestion[1].rfind("/") + 1] + suggestion[2].strip()
-            parameters = {
-                name: right + value[len(wrong) :] if str(value).startswith(wrong) else value
-                for name, value in parameters.items()
-            }
-    return step.model_copy(update={"parameters": parameters}) if parameters != step.parameters else None
+            corrected = {name: str(value).replace(wrong, right, 1) for name, value in step.parameters.items()}
+            return step.model_copy(update={"parameters": corrected})
+    return None

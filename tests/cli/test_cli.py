@@ -358,7 +358,7 @@ def test_an_empty_folder_prints_what_to_do(tmp_path: Path) -> None:
         (("agents", "assistant"), "name: assistant"),
         (("schema", "settings"), "urn:agentsd:settings"),
         (("tools", "list", "--connect"), "calculator"),
-        (("run", "basic", "hi"), "A rule-based stand-in answers"),
+        (("run", "basic", "hi"), "This is the offline stand-in"),
     ],
 )
 def test_frequent_words_are_understood(starter: Path, words: tuple[str, ...], shown: str) -> None:

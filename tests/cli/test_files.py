@@ -112,7 +112,7 @@ def test_paths_in_a_chat_attach_their_files(tmp_path: Path) -> None:
     assert f"(attached: {picture})\n" in done.stderr
     assert f"(attached: {page})\n" in done.stderr
     assert "lie.png has the extension of image/png, but its content is image/jpeg" in done.stderr
-    assert done.stdout.count("received, which the offline model cannot read") == 2
+    assert done.stdout.count("files received, which the offline model cannot read") == 2
     shown = agentsd_in_process("conversations", "show", "c", cwd=tmp_path).stdout
     assert f"you: {picture} What is in a.png?\n" in shown
     assert f"you: {page}\n" in shown

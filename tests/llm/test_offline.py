@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -155,8 +154,8 @@ def calculation(expression: str) -> Call:
         ("搜索不存在的文件", [("search_files", {"query": "不存在"})]),
         ("find files that mention retry policy", [("search_files", {"query": "retry policy"})]),
         (
-            'look for "timeout" in the plugins directory, limit 5',
-            [("search_files", {"query": "timeout", "root_dir": "plugins", "limit": 5})],
+            'look for "timeout" in the plugins directory',
+            [("search_files", {"query": "timeout", "root_dir": "plugins"})],
         ),
         ("计算 [1,2,3,4,5] 的平均值", [calculation("mean([1,2,3,4,5])")]),
         (
@@ -170,21 +169,17 @@ def calculation(expression: str) -> Call:
         ("round(3.14159, 2)", [calculation("round(3.14159, 2)")]),
         ("list the directory data/logs", [("list_dir", {"path": "data/logs"})]),
         ("列出 data 目录", [("list_dir", {"path": "data"})]),
+        ("list the folder plugins", [("list_dir", {"path": "plugins"})]),
         ("list files", [("list_dir", {})]),
         ("列出所有 Go 文件", [("search_files", {"query": "*.go"})]),
         ("list all Go files", [("search_files", {"query": "*.go"})]),
         ("find python files in the plugins directory", [("search_files", {"query": "*.py", "root_dir": "plugins"})]),
         ("read the JSON file data/notes.json", [("read_file", {"path": "data/notes.json"})]),
         ("read data/notes.txt.", [("read_file", {"path": "data/notes.txt"})]),
-        ("show the first 20 lines of data/notes.txt", [("read_file", {"path": "data/notes.txt", "max_lines": 20})]),
-        ("读取 data/notes.txt 的前 5 行", [("read_file", {"path": "data/notes.txt", "max_lines": 5})]),
         ("帮我分析一下 data/logs/app.log", [("log_transform", {"path": LOG})]),
         ("show the errors in data/logs/app.log", [("log_transform", {"path": LOG, "operation": "errors"})]),
         ("统计 data/logs/app.log 里的错误", [("log_transform", {"path": LOG, "operation": "errors"})]),
-        (
-            "last 10 lines of data/logs/app.log",
-            [("log_transform", {"path": LOG, "operation": "tail", "limit": 10})],
-        ),
+        ("last lines of data/logs/app.log", [("log_transform", {"path": LOG, "operation": "tail"})]),
         (
             "search for 'timeout' in data/logs/app.log",
             [("log_transform", {"path": LOG, "operation": "grep", "pattern": "timeout"})],
@@ -220,7 +215,7 @@ def test_one_clause_is_one_turn_and_the_answer_contains_all_results() -> None:
     results = {"search_files": "calculator.py", "calculator": "3"}
     turns, answer = drive("搜索包含 'calculator' 的文件，然后计算 [1,2,3,4,5] 的平均值", results)
     assert turns == [[("search_files", {"query": "calculator"})], [calculation("mean([1,2,3,4,5])")]]
-    assert answer == "- search_files(calculator)：calculator.py\n- mean([1,2,3,4,5]) = 3"
+    assert answer == "- search_files(calculator): calculator.py\n- mean([1,2,3,4,5]) = 3"
 
 
 FOUND = "a.txt:7: 10 calculators and 30 more\nb/2.txt:12: costs 2.5\nc9.txt"
@@ -243,7 +238,7 @@ def test_a_clause_without_a_matching_tool_is_named_in_the_answer() -> None:
     _, answer = drive("search for 'timeout' then send it to ann@example.com", {"search_files": "a.txt:1: timeout"})
     assert answer.endswith("- send it to ann@example.com: no tool fits")
     _, answer = drive("搜索包含 'timeout' 的文件，然后删除它们", {"search_files": "a.txt:1: timeout"})
-    assert answer.endswith("- 删除它们：没有适合的工具")
+    assert answer.endswith("- 删除它们: no tool fits")
 
 
 def test_an_english_chain_reads_the_file_that_the_search_found() -> None:
@@ -289,13 +284,11 @@ def test_instructions_after_the_request_are_not_the_request() -> None:
     ("request_text", "results", "answer"),
     [
         ("echo hello", {"echo": "hello"}, "hello"),
-        ("搜索不存在的文件", {"search_files": "[]"}, "没有找到结果（search_files(不存在)）。"),
+        ("搜索不存在的文件", {"search_files": "[]"}, "Nothing was found (search_files(不存在))."),
         ("search for 'q'", {"search_files": "No files match 'q'."}, "Nothing was found (search_files(q))."),
-        ("search for 'q'", {"search_files": '{"matches": []}'}, "Nothing was found (search_files(q))."),
         ("read a.txt", {"read_file": "Error: no such file"}, "read_file(a.txt) failed: no such file"),
-        ("读取 a.txt", {"read_file": "Denied: 不允许"}, "read_file(a.txt) 被拒绝：不允许"),
-        ("analyze app.log", {"log_transform": '{"lines": 3, "levels": {"INFO": 3}}'}, 'lines: 3\nlevels: {"INFO": 3}'),
-        ("list data/", {"list_dir": '[{"name": "a"}, "b"]'}, '- {"name": "a"}\n- b'),
+        ("读取 a.txt", {"read_file": "Denied: 不允许"}, "read_file(a.txt) was denied: 不允许"),
+        ("list data/", {"list_dir": '["a", "b"]'}, '["a", "b"]'),
     ],
 )
 def test_one_result_is_the_answer(request_text: str, results: dict[str, str], answer: str) -> None:
@@ -329,12 +322,12 @@ def test_a_list_in_the_last_instruction_is_the_answer_without_tools() -> None:
     assert reply_to(messages, tools=()).message.content == "- s1: done\n  a"
 
 
-@pytest.mark.parametrize(("text", "own_words"), [("tell me a joke", "offline stand-in"), ("讲个笑话", "离线替身模型")])
-def test_without_a_matching_tool_it_explains_itself(text: str, own_words: str) -> None:
+@pytest.mark.parametrize("text", ["tell me a joke", "讲个笑话"])
+def test_without_a_matching_tool_it_explains_itself(text: str) -> None:
     with_tools, without = reply_to([user(text)]), reply_to([user(text)], tools=())
     for reply in (with_tools, without):
         assert reply.finish_reason == "stop"
-        assert own_words in reply.message.content
+        assert "offline stand-in" in reply.message.content
         assert "openai/" in reply.message.content
         assert "OPENAI_API_KEY" in reply.message.content
     assert "log_transform" in with_tools.message.content
@@ -434,11 +427,11 @@ def test_schemas_with_references_and_alternatives_are_filled() -> None:
         "required": ["query", "level"],
     }
     definition = ToolDefinition(name="logs.search", description="Search logs.", parameters=parameters)
-    request = ModelRequest((user("search the logs for 'disk' 'full' with level error, whole"),), tools=(definition,))
+    request = ModelRequest((user("search the logs for 'disk' 'full' with level error"),), tools=(definition,))
     reply = deltas(request)[-1].reply
     assert reply is not None
     (call,) = reply.message.tool_calls
-    assert call.arguments == {"query": "disk", "level": "ERROR", "whole": True, "tags": ["full"]}
+    assert call.arguments == {"query": "disk", "level": "ERROR", "tags": ["full"]}
 
 
 PIECES = r"""
@@ -480,21 +473,13 @@ def test_every_request_terminates(text: str) -> None:
     assert len(turns) <= len(text) + 1
 
 
-@pytest.mark.parametrize(
-    ("text", "shown", "own_words"),
-    [
-        ("hello", "try: calculate", "stand-in"),
-        ("Hi! What can you do?", "try: search for files", "stand-in"),
-        ("你好，你能做什么？", "例如：计算", "离线替身模型"),
-    ],
-)
-def test_a_greeting_gets_messages_to_try_and_one_line_about_the_stand_in(text: str, shown: str, own_words: str) -> None:
-    content = reply_to([user(text)]).message.content
-    assert shown in content
-    assert own_words in content.splitlines()[-1]
-    for line in content.splitlines()[1:-2]:
-        suggested = re.sub("^- (try|例如)[:：]", "", line)
-        assert reply_to([user(suggested)], BUILT_IN).message.tool_calls, suggested
+@pytest.mark.parametrize("text", ["hello", "Hi! What can you do?", "你好，你能做什么？"])
+def test_a_greeting_gets_messages_to_try_and_one_line_about_the_stand_in(text: str) -> None:
+    first, *tries, _ = reply_to([user(text)]).message.content.splitlines()
+    assert "rule-based stand-in" in first
+    assert len(tries) == 3
+    for line in tries:
+        assert reply_to([user(line.removeprefix("- try: "))], BUILT_IN).message.tool_calls, line
 
 
 @pytest.mark.parametrize("text", ["hello world, calculate 2 + 3", "hi calculate 2 + 3"])
