@@ -18,11 +18,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from examples.scale_demo.postgres import empty, new_database, server
+from examples.scale_demo.postgres import server
 from framework.cli.init import copy_starter
 from tests.support.exit_status import pytest_sessionfinish  # noqa: F401 - a hook of pytest
 from tests.support.llama_cpp import LlamaCpp, is_installed, llama_cpp_server
 from tests.support.paths import SUPPORT
+from tests.support.stores import ReusedDatabases
 
 
 def pytest_sessionstart() -> None:
@@ -136,35 +137,33 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def free_databases() -> list[str]:
-    """Empty databases of the PostgreSQL server, reused because emptying is cheaper than creating."""
-    return []
+def databases(postgres: str) -> ReusedDatabases:
+    """Databases of the PostgreSQL server with the empty tables of a store."""
+    return ReusedDatabases(postgres)
 
 
 @contextmanager
 def new_databases(kind: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
-    """Give a function that creates empty databases: SQLite files, or databases of the PostgreSQL server."""
+    """Give a function that returns empty databases: new SQLite files, or databases of the PostgreSQL server."""
     if kind == "sqlite":
         folder, numbers = request.getfixturevalue("tmp_path"), count(1)
         yield lambda: f"sqlite:///{folder}/store/{next(numbers)}.db"
         return
-    server_url: str = request.getfixturevalue("postgres")
-    free: list[str] = request.getfixturevalue("free_databases")
+    databases: ReusedDatabases = request.getfixturevalue("databases")
     given: list[str] = []
 
     def give() -> str:
-        given.append(free.pop() if free else new_database(server_url))
+        given.append(databases.give())
         return given[-1]
 
     yield give
     for url in given:
-        empty(url)
-        free.append(url)
+        databases.take_back(url)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def new_store(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
-    """Return a function that creates empty databases: SQLite files, or databases of a PostgreSQL server."""
+    """Return a function that returns empty databases: new SQLite files, or databases of a PostgreSQL server."""
     with new_databases(request.param, request) as give:
         yield give
 

@@ -32,23 +32,13 @@ def programs() -> Path | None:
     return next((path.parent for path in sorted(wheel.rglob("bin/pg_ctl"))), None)
 
 
-def new_database(url: str) -> str:
-    """Create a database on a server; return its URL."""
-    name = f"test_{uuid4().hex}"
+def new_database(url: str, *, model: str = "") -> str:
+    """Create a database on a server, empty or as a copy of the database with the URL `model`; return its URL."""
+    name, copied = f"test_{uuid4().hex}", model.rpartition("/")[2] or "template1"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        connection.execute(create.format(sql.Identifier(name), sql.Identifier(copied)))
     return f"{url.rpartition('/')[0]}/{name}"
-
-
-def empty(url: str) -> None:
-    """Delete all data of a database and close its connections."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        connection.execute("DROP SCHEMA public CASCADE")
-        connection.execute("CREATE SCHEMA public")
 
 
 class Server:

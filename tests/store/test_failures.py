@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.scale_demo.postgres import new_database
 from framework import ConfigError, RequestError, Runtime, StoreError, tool
 from framework.llm.client import ModelRequest
 from framework.store.store import Store
@@ -225,10 +226,16 @@ def test_a_deleted_or_replaced_file_is_no_longer_written(tmp_path: Path, replace
     asyncio.run(main())
 
 
-def test_two_processes_that_start_concurrently_create_the_tables_once(store_url: str) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_two_processes_that_start_concurrently_create_the_tables_once(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    sqlite = kind == "sqlite"
+    url = request.getfixturevalue("file_url") if sqlite else new_database(request.getfixturevalue("postgres"))
+
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
-            opened = [group.create_task(Store.open(store_url, Path("/"))) for _ in range(4)]
+            opened = [group.create_task(Store.open(url, Path("/"))) for _ in range(4)]
         for task in opened:
             assert await task.result().runs() == []
             await task.result().close()
