@@ -182,6 +182,7 @@ def test_a_server_with_a_wrong_clock_ends_and_deletes_nothing(
         async with asyncio.timeout(PATIENCE):
             with started(ahead, "serve", "--port", "0", cwd=root, **options):
                 while old in left or left[expired] != "cancelled":
+                    await asyncio.sleep(0.05)
                     await store.keep_alive("right", {})
                     left = {info.run_id: info.status for info in await store.runs()}
         assert left == {kept[0]: "completed", **dict.fromkeys(kept[1:], "paused"), expired: "cancelled"}

@@ -214,8 +214,8 @@ def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None
         other = await Store.open(store_url, Path("/"))
         state = begun()
         await store.start(state, None, BLUEPRINT)
-        while not await other.runs(RunQuery(orphaned=True)):
-            pass
+        while not await other.runs(RunQuery(orphaned=True)):  # noqa: ASYNC110 - only the store shows it
+            await asyncio.sleep(0.02)
         store.lease_seconds = 60
         assert await store.renew([state.run_id, "run_unknown"]) == {state.run_id: False}
         assert await other.runs(RunQuery(orphaned=True)) == []
@@ -223,8 +223,8 @@ def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None
             await other.acquire(await other.load_run(state.run_id), {})
         store.lease_seconds = 0.05
         await store.renew([state.run_id])
-        while not await other.runs(RunQuery(orphaned=True)):
-            pass
+        while not await other.runs(RunQuery(orphaned=True)):  # noqa: ASYNC110 - only the store shows it
+            await asyncio.sleep(0.02)
         await other.acquire(await other.load_run(state.run_id), {})
         assert await store.renew([state.run_id]) == {}, "it belongs to another process"
         assert await other.runs(RunQuery(orphaned=True)) == []

@@ -63,19 +63,23 @@ async def left_with_one_attempt(root: Path, url: str) -> list[str]:
     gate = Gate()
     async with opened(root, url, ScriptedModel(script=hold), tools=gate.tools(), grace=0) as runtime:
         ids = [(await runtime.submit("m")).run_id for _ in range(RUNS)]
-        while await statuses(runtime) != ["running"] * RUNS:
-            pass
+        while await statuses(runtime) != ["running"] * RUNS:  # noqa: ASYNC110 - only the store shows it
+            await asyncio.sleep(0.005)
         await gate.began.wait()
     for _ in range(MAX_RESUME_ATTEMPTS - 1):
-        store = await Store.open(url, root, lease_seconds=0.05)
-        left = set(ids)
-        while left:
-            for info in await store.runs():
-                if info.orphaned and info.run_id in left:
-                    await store.acquire(await store.load_run(info.run_id), {})
-                    left.discard(info.run_id)
+        store = await Store.open(url, root)
+        for run_id in ids:
+            await store.acquire(await store.load_run(run_id), {})
+        await end_lease(store)
         await store.close()
     return ids
+
+
+async def end_lease(store: Store) -> None:
+    """Let a process look as if it had been killed long ago."""
+    is_own = process_rows.c.id == store._leases.name
+    over = sa.update(process_rows).where(is_own).values(lease_until=0, lease_boot=0)
+    await store._database.write(partial(_execute, over))
 
 
 def test_interrupted_runs_are_resumed_one_at_a_time_if_each_has_one_attempt_left(tmp_path: Path, file_url: str) -> None:
@@ -115,8 +119,8 @@ def test_a_delivery_of_a_run_that_waits_for_its_turn_begins_another_one(tmp_path
         first, second, *_ = await left_with_one_attempt(root, store_url)
         model = ScriptedModel(script=hold)
         async with opened(root, store_url, model, tools=gate.tools(), work=deliveries) as runtime:
-            while not [info for info in await runtime.orphans() if info.run_id in (first, second)][1:]:
-                pass
+            while not [info for info in await runtime.orphans() if info.run_id in (first, second)][1:]:  # noqa: ASYNC110 - only the store shows it
+                await asyncio.sleep(0.005)
             driving = [asyncio.create_task(deliveries.worker.drive(first))]
             await gate.began.wait()
             other = await runtime.submit("m")
@@ -221,9 +225,7 @@ class History:
             job, state = self.jobs[run_id], self.states[run_id]
             if job.is_poison:
                 self.crashes += 1
-                is_own = process_rows.c.id == process.store._leases.name
-                over = sa.update(process_rows).where(is_own).values(lease_until=0, lease_boot=0)
-                await process.store._database.write(partial(_execute, over))
+                await end_lease(process.store)
                 return True
             state.steps += 1
             state.messages.append(Message(role="assistant", content="on"))
