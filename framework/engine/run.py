@@ -178,9 +178,9 @@ class Run(RunContext):
         if self._step_began is None:  # the turn was requested before a pause or a crash
             self._begin_step(len(self.state.replies))
         requested = tool_calls.reserve_calls(self, requested)
-        calls = [partial(tool_calls.run_call, self, call) for call in requested]
+        jobs = (tool_calls.run_call(self, call) for call in requested)
         with self.step_span.activate():
-            await gather_calls(calls, limit=self.budget.limits.max_parallel_tools)
+            await run_as_ready(lambda: next(jobs, None), limit=self.budget.limits.max_parallel_tools)
         results.append_tool_messages(self, requested)
         if self.agent.spec.handoffs and (target := handoff.target_of(self, requested)) is not None:
             await handoff.move(self, target)
@@ -492,33 +492,6 @@ def _stop_at_limit(run: Run, limit: LimitExceeded) -> None:
 
 
 Job = Coroutine[Any, Any, Confirmations]
-
-
-async def gather_calls(calls: Sequence[Callable[[], Job]], *, limit: int) -> None:
-    """Run calls concurrently until all have finished, at most `limit` at a time.
-
-    Raises:
-        Paused: calls need confirmations; the exception carries those of all calls.
-        LimitExceeded: raised by the first call that exceeded a limit.
-    """
-    if len(calls) == 1:  # needs no separate task
-        if confirmations := await calls[0]():
-            raise Paused(confirmations)
-        return
-    gate = asyncio.Semaphore(limit)
-
-    async def run_one(call: Callable[[], Job]) -> Confirmations:
-        async with gate:
-            return await call()
-
-    group = _Group()
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for call in calls:
-                group.add(tasks, run_one(call))
-    except BaseExceptionGroup as errors:
-        raise _first(errors) from None
-    group.raise_deferred()
 
 
 async def run_as_ready(next_job: Callable[[], Job | None], *, limit: int) -> None:

@@ -155,8 +155,6 @@ def acquire_slots(
 
 def free_slots(connection: sa.Connection, offers: RunOffers, keys: Collection[str], run_id: str) -> None:
     """Free the slots of a run, and wake the first run that waits for each."""
-    if not keys:
-        return
     _lock(connection, keys)
     connection.execute(sa.delete(slots).where(slots.c.key.in_(keys), slots.c.run_id == run_id))
     for key in sorted(keys):
@@ -291,9 +289,7 @@ class CounterStatements:
 
     def add(self, connection: sa.Connection, uses: Sequence[BudgetUse]) -> None:
         """Add each use to its counter, in the order of their keys: two transactions then never wait for each other."""
-        if uses:
-            rows = [_row(use) for use in sorted(uses, key=lambda use: use.key)]
-            connection.execute(self._add, rows)
+        connection.execute(self._add, [_row(use) for use in sorted(uses, key=lambda use: use.key)])
 
     def load(self, connection: sa.Connection, keys: Collection[CounterKey]) -> list[BudgetUse]:
         """Return the counters with these keys that exist."""

@@ -407,17 +407,13 @@ class Claims:
 
     def __init__(self, database: Database, leases: RunLeases, process: ProcessLease, offers: RunOffers) -> None:
         self._database, self._leases, self._process, self._offers = database, leases, process, offers
-        self._claimed: dict[str, RunLease] = {}
-        """The leases, by run id."""
-
-    def lease(self, run_id: str) -> RunLease | None:
-        """Return the lease of a claimed run."""
-        return self._claimed.get(run_id)
+        self.leases: dict[str, RunLease] = {}
+        """The leases of the claimed runs, by run id."""
 
     def drop(self, run_id: str, lease: RunLease) -> None:
         """Forget a claimed run that has started or was lost, unless it was claimed again since, under another lease."""
-        if self._claimed.get(run_id) is lease:
-            del self._claimed[run_id]
+        if self.leases.get(run_id) is lease:
+            del self.leases[run_id]
 
     async def claim(self, limit: int, run_id: str | None, scope: WorkScope) -> Sequence[RunRequest]:
         """Claim runs that are ready, in one transaction. Those that dead processes have claimed are released first."""
@@ -444,14 +440,14 @@ class Claims:
             claimed = []
             raise
         finally:
-            self._claimed.update({request.run_id: leases.pop(name) for name, request in claimed})
+            self.leases.update({request.run_id: leases.pop(name) for name, request in claimed})
             for unused in leases.values():
                 unused.end()
         return [request for _, request in claimed]
 
     async def unclaim(self, run_ids: Collection[str]) -> None:
         """Release claims, and offer their runs, in one transaction."""
-        claims = [self._claimed.pop(run_id) for run_id in set(run_ids) & self._claimed.keys()]
+        claims = [self.leases.pop(run_id) for run_id in set(run_ids) & self.leases.keys()]
         is_claimed = is_held_under(self._leases.name, [lease.name for lease in claims])
         try:
             if claims:
@@ -462,7 +458,7 @@ class Claims:
 
     async def block(self, run_id: str, limits: RunLimits) -> None:
         """Release a claim whose run waits for one of these limits."""
-        lease = self._claimed.pop(run_id, None)  # first: once it is released, this process may claim it again
+        lease = self.leases.pop(run_id, None)  # first: once it is released, this process may claim it again
         if lease is None:
             return
         is_claimed = is_held_under(self._leases.name, [lease.name])

@@ -130,7 +130,8 @@ class RowBatch:
             connection.execute(statements.message, self.messages)
         if self.parts and not is_packed:
             connection.execute(statements.part, self.parts)
-        statements.counters.add(connection, self.uses)
+        if self.uses:
+            statements.counters.add(connection, self.uses)
 
     def insert_events(self, connection: sa.Connection, run_id: str, version: int) -> None:
         """Insert the events, and the spans with the version that the run has after this write."""
@@ -279,7 +280,8 @@ class SqlRecord:
 
     def _end(self, connection: sa.Connection, state: RunState, now: float) -> None:
         """Free the slots of a run that has ended or pauses, and close its turn."""
-        free_slots(connection, self._offers, self._slots, self._run_id)
+        if self._slots:
+            free_slots(connection, self._offers, self._slots, self._run_id)
         if self._conversation is not None and state.status != "paused":
             self._close_turn(connection, self._conversation, state, now)
 

@@ -184,7 +184,7 @@ class Store(StoreSignals):
         diff = StateDiff()
         batch, row = _first_rows(state, diff, keeps_history=conversation is None)
         is_new = blueprint is not None and self._needs_blueprint_write(blueprint)
-        claim = self._claims.lease(state.run_id)
+        claim = self._claims.leases.get(state.run_id)
         lease = claim or self._leases.new()
 
         def work(connection: sa.Connection) -> sql_runs.HeldRow:
@@ -207,15 +207,13 @@ class Store(StoreSignals):
         except RunBlocked:
             await self._claims.block(state.run_id, limits)
             raise
-        except RunTaken:
-            self._claims.drop(state.run_id, lease)
-            lease.end()
+        except BaseException as error:
+            if claim is None or isinstance(error, RunTaken):  # else a claim lasts until `unclaim`
+                self._claims.drop(state.run_id, lease)
+                lease.end()
             raise
-        except BaseException:
-            if claim is None:
-                lease.end()  # a claim lasts until `unclaim`
-            raise
-        self._claims.drop(state.run_id, lease)
+        if claim is not None:
+            self._claims.drop(state.run_id, claim)
         if blueprint is not None and is_new:
             self._known_blueprints[blueprint.digest] = time.monotonic()
         return record
@@ -298,8 +296,7 @@ class Store(StoreSignals):
             reason: why this process cannot execute it, which is stored by the name of the process.
             delay: the run is offered again by the first sweep after this many seconds.
         """
-        if claim := self._claims.lease(run_id):
-            self._claims.drop(run_id, claim)
+        self._claims.leases.pop(run_id, None)
         process = (self._leases.name, self._process.name)
         owner = await self._database.write(
             lambda c: release_for_others(c, self._database, run_id, process, reason, delay)
@@ -540,7 +537,8 @@ class Store(StoreSignals):
 
     async def count_use(self, uses: Sequence[BudgetUse]) -> None:
         """Add to the counters of shared budgets, for a run that is not stored. A stored run's record does it."""
-        await self._database.write(lambda connection: self._statements.counters.add(connection, uses))
+        if uses:
+            await self._database.write(lambda connection: self._statements.counters.add(connection, uses))
 
     async def budget_uses(self, keys: Collection[CounterKey] | None = None) -> Sequence[BudgetUse]:
         """Return the counters of shared budgets, as all processes of the store have written them until now.

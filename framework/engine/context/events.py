@@ -489,9 +489,7 @@ class Journal:
         self._requested = self._written = 0
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        """Writes what was requested before it was set. Writes done at once do not cancel it, to save one per step."""
-        self._timed = 0
-        """Number of the last request when the timer was set."""
+        """Starts the next write, unless another one starts before."""
         self._failure: BaseException | None = None
         self._is_ending = self._is_releasing = False
         self._end_is_refused = False
@@ -623,7 +621,7 @@ class Journal:
         """Wait until the write with this number is done."""
         while self._written < target and not self._end_is_refused:
             self._raise_failure()
-            await asyncio.shield(self._writing or self._begin_write())
+            await asyncio.shield(self._writing or self._start_write())
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -631,21 +629,13 @@ class Journal:
 
     def _write_soon(self) -> None:
         if self._timer is None and self._writing is None:
-            self._timed = self._requested
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._on_timer)
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._start_write)
 
-    def _on_timer(self) -> None:
-        """Write, unless that was done since. If only later requests are left, wait for the step's own write again."""
-        self._timer = None
-        if self._writing is not None or self._failure is not None:
-            return  # the end of that write starts the next one
-        if self._written < self._timed:
-            self._begin_write()
-        elif self._written < self._requested:
-            self._write_soon()
-
-    def _begin_write(self) -> asyncio.Task[None]:
+    def _start_write(self) -> asyncio.Task[None]:
         """Return the task that writes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._writing = asyncio.ensure_future(self._write())
         return self._writing
 
@@ -682,7 +672,7 @@ class Journal:
             self.request_cancel()
         if self._failure is None:
             if self._outbox:
-                self._begin_write()
+                self._start_write()
             elif self._requested > covered:
                 self._write_soon()
 

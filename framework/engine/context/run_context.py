@@ -57,6 +57,7 @@ from framework.types.text import did_you_mean
 
 if TYPE_CHECKING:
     from framework.store.notes import Notes
+    from framework.store.store import Store
 
 
 MAX_COOLDOWN = 60.0
@@ -358,30 +359,17 @@ def usage_attributes(usage: Usage | None) -> dict[str, Any]:
     }
 
 
-class MediaStore(Protocol):
-    """The part of a store that contains files."""
-
-    async def save_media(self, run_id: str, files: Mapping[str, bytes]) -> None:
-        """Save files by digest."""
-        ...
-
-    async def load_media(self, digests: Collection[str], of: RunQuery | None = None) -> Mapping[str, bytes]:
-        """Return the stored files with these digests, or those that a run with this owner refers to."""
-        ...
-
-
 class RunMedia:
     """The files of a root run and its sub-runs."""
 
-    def __init__(self, state: RunState, store: MediaStore | None) -> None:
+    def __init__(self, state: RunState, store: Store | None) -> None:
         """Create the files of a run.
 
         Args:
             state: the root run.
             store: saves the files; None for a run that is not stored.
         """
-        self._run_id, self._store = state.run_id, store
-        self._owner = RunQuery.of_owner(state.tenant, state.user)
+        self._state, self._store = state, store
         self._loaded: dict[str, bytes] = {}
         self._reported: set[str] = set()
         self.in_use = any(message.parts for run in state.with_sub_runs() for message in (*run.history, *run.messages))
@@ -392,7 +380,7 @@ class RunMedia:
         parts = await media_parts(files)
         contents = {part.digest: file.data for part, file in zip(parts, files, strict=True)}
         if self._store is not None:
-            await self._store.save_media(self._run_id, contents)
+            await self._store.save_media(self._state.run_id, contents)
         self._loaded |= contents
         self.in_use = True
         return parts
@@ -401,7 +389,8 @@ class RunMedia:
         """Return the files with these digests; those that were deleted are missing. Raises StoreError."""
         missing = set(digests) - self._loaded.keys()
         if missing and self._store is not None:
-            self._loaded |= await self._store.load_media(missing, self._owner)
+            owner = RunQuery.of_owner(self._state.tenant, self._state.user)
+            self._loaded |= await self._store.load_media(missing, owner)
         return {digest: self._loaded[digest] for digest in digests if digest in self._loaded}
 
     def newly_omitted(self, parts: Sequence[MediaPart]) -> list[MediaPart]:

@@ -187,8 +187,8 @@ class RunQueue:
         launcher: Launcher,
         starter: RunStarter,
         resumer: RunResumer,
-        background: BackgroundWork,
         work: WorkSource,
+        background: BackgroundWork,
         slots: WorkerSlots,
         releaser: RunReleaser,
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -54,47 +53,6 @@ from framework.types.state import Confirmation, Decision, IdempotencyKey, Output
 
 if TYPE_CHECKING:
     from framework.store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeParts:
-    """What a runtime consists of."""
-
-    work: WorkSource
-    slots: WorkerSlots
-    background: BackgroundWork
-    launcher: Launcher
-    starter: RunStarter
-    resumer: RunResumer
-    queue: RunQueue
-    followers: RunFollowers
-    presence: Presence
-
-
-def build_parts(
-    project: Project,
-    store: Store,
-    models: Mapping[str, ModelClient],
-    deps: Any,
-    caller: Callable[..., Caller],
-    clock: Callable[[], float],
-    work: WorkSource | None,
-) -> RuntimeParts:
-    """Build the parts of a runtime. Without a work source, it looks for runs itself once it has submitted one."""
-    work = work or EmbeddedSource(project.settings.work.concurrency)
-    blueprints, background, slots = Blueprints(EXECUTORS), BackgroundWork(), WorkerSlots(work.capacity)
-    launcher = Launcher(project, store, models, deps, clock)
-    starter = RunStarter(store, blueprints, launcher.models, launcher.meters, caller, clock)
-    presence = Presence(project.catalog, launcher, work)
-    releaser = RunReleaser(store, presence)
-    leaves_runs = work.is_shared or not work.capacity
-    resumer = RunResumer(project.catalog, launcher, blueprints, background, slots, releaser, leaves_runs=leaves_runs)
-    queue = RunQueue(project.catalog, launcher, starter, resumer, background, work, slots, releaser)
-    work.claim(queue)
-    if work.is_shared:
-        store.offer_through(work)
-    followers = RunFollowers(launcher, resumer)
-    return RuntimeParts(work, slots, background, launcher, starter, resumer, queue, followers, presence)
 
 
 P = ParamSpec("P")
@@ -167,11 +125,21 @@ class Runtime:
         """Context manager that yielded this runtime, kept alive by this reference."""
         self._loop = asyncio.get_running_loop()
         self._caller, self._clock = partial(Caller, single_user=single_user), clock or store.now
-        parts = build_parts(project, store, models, deps, self._caller, self._clock, work)
-        self.work, self.slots, self.presence = parts.work, parts.slots, parts.presence
-        """What delivers runs to this runtime, how many of them it executes at once, and what others see of it."""
-        self._background, self._launcher, self._starter = parts.background, parts.launcher, parts.starter
-        self._resumer, self._queue, self._followers = parts.resumer, parts.queue, parts.followers
+        self.work = work = work or EmbeddedSource(project.settings.work.concurrency)
+        """What delivers runs to this runtime. By default, it looks for them itself once it has submitted one."""
+        self.slots, self._background, blueprints = WorkerSlots(work.capacity), BackgroundWork(), Blueprints(EXECUTORS)
+        self._launcher = launcher = Launcher(project, store, models, deps, self._clock)
+        self._starter = RunStarter(store, blueprints, launcher.models, launcher.meters, self._caller, self._clock)
+        self.presence = Presence(self.catalog, launcher, work)
+        """What other processes see of this one."""
+        releaser, leaves_runs = RunReleaser(store, self.presence), work.is_shared or not work.capacity
+        shared = self._background, self.slots, releaser
+        self._resumer = RunResumer(self.catalog, launcher, blueprints, *shared, leaves_runs=leaves_runs)
+        self._queue = RunQueue(self.catalog, launcher, self._starter, self._resumer, work, *shared)
+        self._followers = RunFollowers(launcher, self._resumer)
+        work.claim(self._queue)
+        if work.is_shared:
+            store.offer_through(work)
 
     @property
     def settings(self) -> Settings:
