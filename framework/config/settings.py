@@ -51,7 +51,7 @@ from framework.types.budget import BudgetName, SharedBudget
 from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.grant import GrantSettings
-from framework.types.http import HttpLimits
+from framework.types.http import Domain, HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode
 from framework.types.text import did_you_mean
@@ -443,6 +443,9 @@ class ServerSettings(Frozen):
     cors_origins: tuple[WebOrigin, ...] = ()
     """Origins of web pages whose scripts may call the server, such as `https://app.example.com`. Their requests need a
     key like any other; without `api_keys`, they count as programs of this machine. Default: none."""
+    a2a_push_hosts: tuple[Domain, ...] = ()
+    """Hosts to which A2A clients may have the pauses and the end of their tasks sent, with entries as in
+    `tools.http.domains`: `hooks.example.com`, `*` for every public host. Default: none, push notifications are off."""
     max_connections: Annotated[int, Field(ge=1)] = 700
     """Maximum of open connections. A request on a further one gets 503."""
     max_streams: Annotated[int, Field(ge=1)] = 650

@@ -2,28 +2,34 @@
 
 A pause for an approval is `AUTH_REQUIRED`: streams stay open and go on after the decision, wherever it is made. A
 question is `INPUT_REQUIRED`, and the next message of the task answers it. The states are those of the A2A
-specification 1.0, sections 4.1.3 and 7.6.
+specification 1.0, sections 4.1.3 and 7.6. Clients of version 0.3 are served through the translation of the SDK.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from a2a import types
+from a2a.compat.v0_3 import conversions
 from a2a.helpers import get_data_parts, get_text_parts, new_data_part, new_text_part
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import RequestHandler
 from a2a.server.request_handlers.request_handler import validate_request_params
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.server.routes import ServerCallContextBuilder, create_jsonrpc_routes, create_rest_routes
+from a2a.server.tasks.push_notification_config_store import normalize_push_notification_config
 from a2a.utils import errors
+from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.proto_utils import to_stream_response
+from google.protobuf.json_format import MessageToJson, Parse
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.routing import Route, Router
@@ -32,16 +38,20 @@ from starlette.types import Receive, Scope, Send
 from framework.config.agents.compile import Agent
 from framework.engine.run_report import build_result
 from framework.engine.runtime.request import RunOptions
+from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import AccessDenied, client_message
 from framework.server.event_stream import AppResponse
 from framework.server.identity import ROUTER_NAME, Identity, agent_for, agent_named, identity_of, require
 from framework.server.protocol_texts import confirmations_text, pages_of, progress_text, reason_text, run_url
 from framework.server.run_service import OwnedRun, RunService, count_runs_for, list_runs_for, load_run_info_for
+from framework.store.pushes import DuePush
 from framework.store.types import RunQuery
 from framework.telemetry.redact import safe_traceback
+from framework.tools.http import CheckedNetwork, HttpClient, parse_canonical_url, resolve_host, validate_headers
 from framework.types import events
-from framework.types.errors import AgentsdError, RequestError, RunNotFound
+from framework.types.errors import AgentsdError, RequestError, RunNotFound, StoreError, ToolError
 from framework.types.file import File
+from framework.types.http import HttpLimits
 from framework.types.report import Status, incomplete_text
 from framework.types.state import Confirmation, Decision, Respond, RunResult, RunState
 
@@ -52,6 +62,16 @@ _PAGES = "agentsd.pages"
 """Key of the address of the pages of runs in the scope of a request."""
 _MAX_PAGE, _PAGE = 100, 50
 """Largest and usual number of tasks of a page."""
+_INTERFACES = (
+    ("JSONRPC", PROTOCOL_VERSION_1_0),
+    ("HTTP+JSON", PROTOCOL_VERSION_1_0),
+    ("JSONRPC", PROTOCOL_VERSION_0_3),  # with HTTP+JSON, the SDK breaks off streams at an error
+)
+_MAX_ID = 200
+_PUSH_SECONDS, _PUSHES = 15.0, 20
+"""Time limit of a push notification, and number of those that are sent at once."""
+_PUSH_WAITS = (4.0, 16.0, 64.0, 256.0)
+"""Seconds before each further attempt to send a push notification; then it is given up."""
 _ANSWER = "answer"
 """Id of the artifact that contains the answer."""
 _DECISIONS: TypeAdapter[dict[str, Decision]] = TypeAdapter(dict[str, Decision])
@@ -82,7 +102,8 @@ class A2aApp:
         own = [
             route for route in rest if isinstance(route, Route)
         ]  # without those below a tenant of the client's choice
-        self._router = Router([*create_jsonrpc_routes(handler, "/{agent}", contexts), *own])
+        rpc = create_jsonrpc_routes(handler, "/{agent}", contexts, enable_v0_3_compat=True)
+        self._router = Router([*rpc, *own])
 
     def response(self, request: Request, body: bytes, admitted: ExitStack) -> AppResponse:
         """Return the response to a request with this body, which closes `admitted` at its end."""
@@ -115,10 +136,10 @@ class A2aApp:
             description=about,
             version=current.digest[:12],
             supported_interfaces=[
-                types.AgentInterface(url=url, protocol_binding=binding, protocol_version="1.0")
-                for binding in ("JSONRPC", "HTTP+JSON")
+                types.AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
+                for binding, version in _INTERFACES
             ],
-            capabilities=types.AgentCapabilities(streaming=True),
+            capabilities=types.AgentCapabilities(streaming=True, push_notifications=_pushes_to(self._service.runtime)),
             default_input_modes=["text/plain", "application/json", "image/png", "image/jpeg", "application/pdf"],
             default_output_modes=["text/plain", "application/json"],
             skills=[_skill(agent) for agent in agents],
@@ -135,10 +156,13 @@ def _skill(agent: Agent) -> types.AgentSkill:
 
 
 class _Contexts(ServerCallContextBuilder):
-    """Passes the request on to the handler."""
+    """Passes the request on to the handler. Clients may send the version in the query, too (specification 3.6.1)."""
 
     def build(self, request: Request) -> ServerCallContext:
-        return ServerCallContext(state={"headers": dict(request.headers), "request": request})
+        headers = dict(request.headers)
+        if version := request.query_params.get(VERSION_HEADER):
+            headers.setdefault(VERSION_HEADER.lower(), version)
+        return ServerCallContext(state={"headers": headers, "request": request})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +174,8 @@ class _Call:
     """The agent of the address; None: any."""
     pages: str
     """Base address of the pages of runs."""
+    version: str
+    """Version of the protocol that the client speaks."""
 
     def where(self, run_id: str, pending: Sequence[Confirmation] = ()) -> str:
         """Return the page of a run."""
@@ -193,7 +219,7 @@ class TaskHandler(RequestHandler):
             run, state = await self._load(call, params.id)
             if state.status not in ("queued", "running", "paused"):
                 raise errors.UnsupportedOperationError(f"the task has ended: it is {state.status}")
-            async for update in self._updates(call, run, _task_of(call, state), state.seq):
+            async for update in self._updates(call, run, _task_of(call.pages, state), state.seq):
                 yield update
         except Exception as error:  # noqa: BLE001 - the SDK would send its text
             raise _protocol_error(error) from None
@@ -204,13 +230,17 @@ class TaskHandler(RequestHandler):
         Returns:
             The run, its task at this moment, and the number of the last event until then.
         """
-        if params.configuration.HasField("task_push_notification_config"):
-            raise errors.PushNotificationNotSupportedError
+        push = params.configuration.task_push_notification_config
+        has_push = params.configuration.HasField("task_push_notification_config")
+        if has_push:
+            await self._check_push(push)
         message = params.message
         if message.role != types.Role.ROLE_USER:
             raise errors.InvalidParamsError("message.role must be ROLE_USER")
         if not message.task_id:
             run = await self._start(call, message)
+            if has_push:
+                await self._save_push(call, run.run_id, push)
             status = types.TaskStatus(state=types.TaskState.TASK_STATE_SUBMITTED)
             return run, types.Task(id=run.run_id, context_id=run.conversation_id, status=status, history=[message]), 0
         run, state = await self._load(call, message.task_id)
@@ -223,7 +253,9 @@ class TaskHandler(RequestHandler):
         decisions = _decisions(message, state.pending, call.where(run.run_id, state.pending))
         require(call.identity, "decide")
         await self._service.decide(call.identity, run, decisions)
-        task = _task_of(call, state, _length(params.configuration))
+        if has_push:
+            await self._save_push(call, run.run_id, push)
+        task = _task_of(call.pages, state, _length(params.configuration))
         task.status.CopyFrom(types.TaskStatus(state=types.TaskState.TASK_STATE_WORKING))
         return run, task, state.seq
 
@@ -281,15 +313,83 @@ class TaskHandler(RequestHandler):
                 await self._service.result(run)
             return await self._task(call, run.run_id, None)
 
+    # --- push notifications
+
+    @validate_request_params
+    async def on_create_task_push_notification_config(
+        self, params: types.TaskPushNotificationConfig, context: ServerCallContext
+    ) -> types.TaskPushNotificationConfig:
+        with _as_protocol_errors():
+            call = await self._push_call(context, params.task_id)
+            await self._check_push(params)
+            return await self._save_push(call, params.task_id, params)
+
+    @validate_request_params
+    async def on_get_task_push_notification_config(
+        self, params: types.GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> types.TaskPushNotificationConfig:
+        with _as_protocol_errors():
+            await self._push_call(context, params.task_id)
+            saved = await self._service.runtime.store.pushes.list(params.task_id)
+            if (body := saved.get(params.id or params.task_id)) is None:
+                raise errors.TaskNotFoundError("the task has no push notification config with this id")
+            return _without_secrets(body)
+
+    @validate_request_params
+    async def on_list_task_push_notification_configs(
+        self, params: types.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> types.ListTaskPushNotificationConfigsResponse:
+        with _as_protocol_errors():
+            await self._push_call(context, params.task_id)
+            saved = await self._service.runtime.store.pushes.list(params.task_id)
+            return types.ListTaskPushNotificationConfigsResponse(configs=map(_without_secrets, saved.values()))
+
+    @validate_request_params
+    async def on_delete_task_push_notification_config(
+        self, params: types.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        with _as_protocol_errors():
+            await self._push_call(context, params.task_id)
+            await self._service.runtime.store.pushes.delete(params.task_id, params.id)
+
+    async def _push_call(self, context: ServerCallContext, task_id: str) -> _Call:
+        """Return a call about the push notifications of a task; raises RunNotFound."""
+        call = self._call(context)
+        if not _pushes_to(self._service.runtime):
+            raise errors.PushNotificationNotSupportedError
+        await self._load(call, task_id)
+        return call
+
+    async def _check_push(self, config: types.TaskPushNotificationConfig) -> None:
+        """Raise InvalidParamsError for a receiver that would not be called."""
+        if not _pushes_to(self._service.runtime):
+            raise errors.PushNotificationNotSupportedError
+        if len(config.id) > _MAX_ID or not config.id.isprintable():
+            raise errors.InvalidParamsError(f"id: more than {_MAX_ID} characters, or one that cannot be printed")
+        limits = _push_limits(self._service.runtime)
+        try:
+            validate_headers(_push_headers(config))
+            url = parse_canonical_url(config.url)
+        except ToolError as error:
+            raise errors.InvalidParamsError(error.message) from None
+        try:
+            HttpClient(limits).check("POST", url)
+            await CheckedNetwork(limits, resolve_host).addresses(url.host, url.port)
+        except ToolError:  # its text is about tools, and tells which hosts exist
+            raise errors.InvalidParamsError(
+                f"url: this server sends no push notifications to {url.url_host}:{url.port}: its operator allows public"
+                " hosts with server.a2a_push_hosts"
+            ) from None
+
+    async def _save_push(
+        self, call: _Call, run_id: str, config: types.TaskPushNotificationConfig
+    ) -> types.TaskPushNotificationConfig:
+        saved = normalize_push_notification_config(run_id, config)
+        body = json.dumps({"config": MessageToJson(saved), "pages": call.pages, "version": call.version})
+        await self._service.runtime.store.pushes.save(run_id, saved.id, body)
+        return _without_secrets(body)
+
     # --- what is not offered
-
-    async def _no_notifications(self, *_: Any, **__: Any) -> Any:
-        raise errors.PushNotificationNotSupportedError
-
-    on_create_task_push_notification_config = _no_notifications
-    on_get_task_push_notification_config = _no_notifications
-    on_list_task_push_notification_configs = _no_notifications
-    on_delete_task_push_notification_config = _no_notifications
 
     async def on_get_extended_agent_card(self, *_: Any, **__: Any) -> types.AgentCard:
         raise errors.ExtendedAgentCardNotConfiguredError
@@ -302,7 +402,8 @@ class TaskHandler(RequestHandler):
         agent = agent_for(identity, agent_named(request.path_params["agent"], known), known)
         if agent is not None:
             self._service.runtime.catalog.current.agent(agent)
-        return _Call(identity, agent, request.scope[_PAGES])
+        version = context.state["headers"].get(VERSION_HEADER.lower(), PROTOCOL_VERSION_0_3)
+        return _Call(identity, agent, request.scope[_PAGES], version)
 
     async def _load(self, call: _Call, task_id: str) -> tuple[OwnedRun, RunState]:
         run, state = await self._service.load(call.identity, task_id)
@@ -314,7 +415,7 @@ class TaskHandler(RequestHandler):
         """Return a run as a task with the last messages; None: all of them."""
         _, state = await self._service.load(call.identity, run_id)
         info = await load_run_info_for(self._service.runtime, call.identity, run_id)
-        return _task_of(call, state, history, info.updated_at)
+        return _task_of(call.pages, state, history, info.updated_at)
 
     async def _updates(
         self, call: _Call, run: OwnedRun, task: types.Task, after: int
@@ -386,7 +487,7 @@ class _Sent:
         )
 
 
-def _task_of(call: _Call, state: RunState, history: int | None = None, updated_at: float | None = None) -> types.Task:
+def _task_of(pages: str, state: RunState, history: int | None = None, updated_at: float | None = None) -> types.Task:
     """Return a run as a task with the last messages, of which None are all."""
     result, context_id = build_result(state), state.conversation_id or ""
     said = [message for message in state.messages if message.role in ("user", "assistant") and message.content]
@@ -410,7 +511,7 @@ def _task_of(call: _Call, state: RunState, history: int | None = None, updated_a
     )
     if updated_at is not None:
         task.status.timestamp.FromDatetime(datetime.fromtimestamp(updated_at, UTC))
-    if parts := _why(call, result):
+    if parts := _why(pages, result):
         task.status.message.CopyFrom(_agent_message(state.run_id, context_id, "status", parts))
     return task
 
@@ -421,10 +522,10 @@ def _agent_message(task_id: str, context_id: str, key: str, parts: Sequence[type
     )
 
 
-def _why(call: _Call, result: RunResult) -> list[types.Part]:
+def _why(pages: str, result: RunResult) -> list[types.Part]:
     """Return what a task waits for, or why it has no answer, or only a part of one."""
     if result.pending:
-        where = call.where(result.run_id, result.pending)
+        where = run_url(pages, result.run_id, result.pending)
         asked = [one.model_dump(mode="json", exclude_none=True) for one in result.pending]
         text = f"{confirmations_text(result.pending)}\n\nDecide it at {where}"
         return [new_text_part(text), new_data_part({"confirmations": asked, "url": where})]
@@ -514,3 +615,72 @@ def _protocol_error(error: Exception) -> errors.A2AError:
             return errors.InternalError(client_message(error))
     log.error("A2A request failed: %s", safe_traceback(error))
     return errors.InternalError("internal error; see the log of the server")
+
+
+def _pushes_to(runtime: Runtime) -> bool:
+    """Return whether push notifications are offered."""
+    return bool(runtime.settings.server.a2a_push_hosts)
+
+
+def _push_limits(runtime: Runtime) -> HttpLimits:
+    """Return the limits of push notifications: only to the operator's hosts, and no private address by a name."""
+    return HttpLimits(
+        domains=runtime.settings.server.a2a_push_hosts,
+        methods=("POST",),
+        private_networks=runtime.settings.tools.http.private_networks,
+        max_bytes=1000,
+        timeout=_PUSH_SECONDS,
+    )
+
+
+def _push_headers(config: types.TaskPushNotificationConfig) -> dict[str, str]:
+    """Return the headers with which a receiver recognizes the sender, as the SDK's own server sends them."""
+    headers = {"x-a2a-notification-token": config.token} if config.token else {}
+    if config.authentication.credentials:
+        headers["authorization"] = f"{config.authentication.scheme} {config.authentication.credentials}"
+    return headers
+
+
+def _saved_push(body: str) -> types.TaskPushNotificationConfig:
+    config = types.TaskPushNotificationConfig()
+    Parse(json.loads(body)["config"], config)
+    return config
+
+
+def _without_secrets(body: str) -> types.TaskPushNotificationConfig:
+    """Return a saved receiver, without what only its owner may know: other keys of the tenant see it, too."""
+    config = _saved_push(body)
+    config.ClearField("token")
+    config.authentication.ClearField("credentials")
+    return config
+
+
+async def send_pushes(runtime: Runtime) -> None:
+    """Send the push notifications that are due: one for each pause, and one for the end. Call it every second.
+
+    Raises StoreError if the due ones cannot be read.
+    """
+    due = await runtime.store.pushes.claim(_PUSHES)
+    async with asyncio.TaskGroup() as group:
+        for push in due:
+            group.create_task(_send_push(runtime, push))
+
+
+async def _send_push(runtime: Runtime, push: DuePush) -> None:
+    saved, config = json.loads(push.body), _saved_push(push.body)
+    try:
+        task = _task_of(saved["pages"], await runtime.store.load_run(push.run_id), 0, push.updated_at)
+        body = MessageToJson(to_stream_response(task), indent=None)
+        if saved["version"].startswith("0."):
+            body = conversions.to_compat_task(task).model_dump_json(by_alias=True, exclude_none=True)
+        headers = {**_push_headers(config), "content-type": "application/a2a+json"}
+        client = HttpClient(_push_limits(runtime))
+        reply = await client.request("POST", config.url, headers=headers, body=body.encode(), follow=False)
+        failure = "" if 200 <= reply.status < 300 else f"HTTP {reply.status}"
+    except (ToolError, RunNotFound, StoreError) as error:
+        failure = error.message
+    wait = _PUSH_WAITS[push.attempts - 1] if failure and push.attempts <= len(_PUSH_WAITS) else None
+    if failure and wait is None:
+        log.warning("a push notification of run %s was given up: %s", push.run_id, failure)
+    with suppress(StoreError):  # then it is sent again
+        await runtime.store.pushes.settle(push, wait)

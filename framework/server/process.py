@@ -9,6 +9,7 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from framework.server.console import console_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
 from framework.server.operations_api import operation_routes
 from framework.server.request_handling import RequestObserver, error_response, with_security_headers
-from framework.server.routes import build_routes, runtime_access_check
+from framework.server.routes import build_routes, runtime_access_check, send_a2a_pushes
 from framework.server.startup import START_RETRY_SECONDS, Stopping, housekeeping, open_working
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.setup import Scrape
@@ -154,7 +155,9 @@ async def serve(
                     retry_seconds=0 if works else START_RETRY_SECONDS,
                     allow_empty=allow_empty,
                 ) as runtime,
-                housekeeping(runtime, metrics, settings.store.retention) as stop_housekeeping,
+                housekeeping(
+                    runtime, metrics, settings.store.retention, partial(send_a2a_pushes, runtime)
+                ) as stop_housekeeping,
             ):
                 server = _Server(runtime, bound, max_connections, started, metrics, scrape)
                 stopping.call_on_stop(stop_housekeeping, server.stop)

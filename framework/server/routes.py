@@ -211,6 +211,20 @@ def _a2a_app() -> Callable[[RunService], A2aApp]:
     return A2aApp
 
 
+async def send_a2a_pushes(runtime: Runtime) -> None:
+    """Send the push notifications that are due, if the operator allows any; raises NotInstalled or StoreError."""
+    if runtime.settings.server.a2a_push_hosts:
+        send = await asyncio.to_thread(_send_pushes)
+        await send(runtime)
+
+
+def _send_pushes() -> Callable[[Runtime], Awaitable[None]]:
+    _a2a_app()
+    from framework.server.a2a import send_pushes
+
+    return send_pushes
+
+
 _PREFIX = "/agent"
 
 

@@ -133,7 +133,7 @@ _Job = Callable[[], Awaitable[None]]
 
 @asynccontextmanager
 async def housekeeping(
-    runtime: Runtime, metrics: ServerMetrics, retention: float | None = None
+    runtime: Runtime, metrics: ServerMetrics, retention: float | None = None, *each_second: _Job
 ) -> AsyncIterator[Callable[[], None]]:
     """Execute runs of the store, and do the periodic work, while the context is open, starting immediately.
 
@@ -145,6 +145,7 @@ async def housekeeping(
         runtime: the runtime with the store.
         metrics: of the runs that wait in the store, and of failures.
         retention: seconds to keep runs after they have ended; None keeps them forever.
+        *each_second: further work.
     """
     work, expire, prune = runtime.work, partial(_expire, runtime), partial(_prune, runtime, retention)
     jobs: list[tuple[float, _Job]] = [(_COUNT_INTERVAL_SECONDS, _WaitingRuns(runtime, metrics).count)]
@@ -155,7 +156,7 @@ async def housekeeping(
         work.repeat(PeriodicJob("expire", _EACH_MINUTE, partial(_guarded, metrics, expire)))
         if not work.repeat(PeriodicJob("prune", _EACH_HOUR, partial(_guarded, metrics, prune))):
             jobs.append((_PRUNE_INTERVAL_SECONDS, prune))
-    jobs.append((_SWEEP_INTERVAL_SECONDS, Triggers(runtime).tick))
+    jobs += [(_SWEEP_INTERVAL_SECONDS, job) for job in (Triggers(runtime).tick, *each_second)]
     loop = asyncio.get_running_loop()
     tasks = [
         essential(loop.create_task(_repeat(metrics, interval, job), name="housekeeping")) for interval, job in jobs

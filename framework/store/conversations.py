@@ -32,6 +32,7 @@ from framework.store.schema import (
     messages,
     packed,
     parts,
+    pushes,
     run_media,
     runs,
     said,
@@ -353,7 +354,7 @@ def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> int:
     """Delete runs with all their data; return the number of files that were deleted with them."""
     files = 0
     for batch in _batches([*ids]):
-        for table in (messages, parts, events, decisions, spans, packed, idempotency_keys):
+        for table in (messages, parts, events, decisions, spans, packed, idempotency_keys, pushes):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
         files += delete_media_of(connection, batch)
         connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))
@@ -364,7 +365,7 @@ def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> int:
 def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
     """Delete all data of a conversation's turns except the messages of the root runs and files in messages."""
     for batch in _batches([*ids]):
-        for table in (parts, events, decisions, spans, packed):
+        for table in (parts, events, decisions, spans, packed, pushes):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
         connection.execute(sa.delete(messages).where(messages.c.run_id.in_(batch), messages.c.path != ""))
 

@@ -330,6 +330,20 @@ triggers = sa.Table(
 `last_at` is when the trigger last started a run, `last_run`, or did not, because of `note`.
 """
 
+pushes = _run_table(
+    "agentsd_pushes",
+    _name("id"),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("delivered", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("due_at", sa.Double, index=True),
+)
+"""Where clients want to be told of a run's pauses and end. `delivered` is the version of the run that was last sent.
+
+Before an attempt to send a later version, `attempts` and `due_at`, the time of the next attempt, are increased.
+`due_at` is null once the end of the run was sent.
+"""
+
 
 def has_status(status: Status) -> sa.ColumnElement[bool]:
     """Return the condition that a run has a status. It is a literal, because partial indexes need one."""
@@ -528,11 +542,22 @@ def _handoffs(connection: sa.Connection) -> None:
     _add_column(connection, conversations.c.handed_to)
 
 
-MIGRATIONS: Mapping[int, Migration] = {2: _ratings_and_forks, 3: _notes, 4: _grants, 5: _triggers, 6: _handoffs}
+def _pushes(connection: sa.Connection) -> None:
+    pushes.create(connection)
+
+
+MIGRATIONS: Mapping[int, Migration] = {
+    2: _ratings_and_forks,
+    3: _notes,
+    4: _grants,
+    5: _triggers,
+    6: _handoffs,
+    7: _pushes,
+}
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
 """The oldest schema version of code that may use a database of this version."""
 _DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
 """The table of versions before their numbers started at 1 again."""

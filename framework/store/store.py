@@ -35,6 +35,7 @@ from framework.store.processes import (
     set_clock,
 )
 from framework.store.pruning import ClockCheck, check_clock, prune
+from framework.store.pushes import StoredPushes
 from framework.store.queue import Claims, NewDecisions, Sweep, Takeover, release_for_others
 from framework.store.record import RowBatch, SqlRecord, copied_columns, statements_of
 from framework.store.runs import StateDiff, decode_spans, history_rows
@@ -96,6 +97,8 @@ class Store(StoreSignals):
         self._statements = statements_of(database.dialect.name)
         self.grants = StoredGrants(database)
         """Approvals that are remembered."""
+        self.pushes = StoredPushes(database)
+        """Receivers of push notifications."""
         self._claims = Claims(database, self._leases, self._process, self._offers)
         self._sweep = Sweep(database, self._leases, self._offers)
         self._clock_check = ClockCheck(database.clock(), None)

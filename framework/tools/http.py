@@ -295,14 +295,15 @@ class CheckedNetwork:
         import httpcore2
 
         failure = ""
-        for address in await self._addresses(host, port):
+        for address in await self.addresses(host, port):
             try:
                 return await httpcore2.AnyIOBackend().connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = str(error)
         raise HttpFailed(f"cannot connect to {host}:{port}: {failure}")
 
-    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of a host; raises HttpRefused if one is not allowed, HttpFailed if there is none."""
         try:
             addresses = [host] if is_address(host) else await self._resolver(host, port)
         except (OSError, UnicodeError):

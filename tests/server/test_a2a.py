@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.helpers import get_artifact_text, get_data_parts, new_data_part, new_message, new_raw_part, new_url_part
 from a2a.utils import errors
 
+from framework.server.a2a import send_pushes
+from framework.store.pushes import MAX_PUSHES
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Approve
 from tests.support.api_keys import key_entry
@@ -69,11 +74,13 @@ async def started(root: Path, *turns: Turn, files: dict[str, str] = FILES) -> As
 
 @asynccontextmanager
 async def client(
-    server: Serving, agent: str = "billing", binding: str = "JSONRPC", *, key: str | None = None
+    server: Serving, agent: str = "billing", binding: str = "JSONRPC", *, key: str | None = None, version: str = ""
 ) -> AsyncIterator[Client]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(timeout=PATIENCE, headers=headers, trust_env=False) as http:
         card = await A2ACardResolver(http, f"{server.url}/a2a/{agent}").get_agent_card()
+        for one in [one for one in card.supported_interfaces if version and one.protocol_version != version]:
+            card.supported_interfaces.remove(one)
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
         yield ClientFactory(config).create(card)
 
@@ -131,6 +138,240 @@ def test_a_message_is_a_run_and_its_answer_an_artifact(tmp_path: Path, binding: 
             assert (listed.tasks[0].id, listed.total_size) == (infos[-1].run_id, 2)
             more = await user.list_tasks(types.ListTasksRequest(page_size=1, page_token=listed.next_page_token))
             assert [one.id for one in more.tasks] == [first.id]
+
+    asyncio.run(main())
+
+
+def test_clients_of_version_0_3_are_served(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, *PAYS, *ASKS) as server, client(server, version="0.3") as user:
+            updates: list[types.StreamResponse] = []
+            async for update in user.send_message(said("pay 80")):
+                updates.append(update)
+                if update.status_update.status.state == State.TASK_STATE_AUTH_REQUIRED:
+                    task = update.status_update
+                    with pytest.raises(errors.A2AError, match="words do not give"):
+                        await sent(user, said("yes, I approve", task=task.task_id))
+                    await sent(user, said(approval(task), task=task.task_id))
+            assert states(updates)[-1] == State.TASK_STATE_COMPLETED
+            assert text_of(updates) == "done"
+            paused = (await sent(user, said("paint it")))[-1].status_update
+            assert paused.status.state == State.TASK_STATE_INPUT_REQUIRED
+            assert text_of(await sent(user, said("blue", task=paused.task_id))) == "it is blue"
+            assert (await user.get_task(types.GetTaskRequest(id=paused.task_id))).status.state
+            with pytest.raises(errors.TaskNotFoundError):
+                await user.get_task(types.GetTaskRequest(id="run_nope"))
+        assert (tmp_path / "paid").read_text() == "80\n"
+
+    asyncio.run(main())
+
+
+@dataclass
+class Hook:
+    """A receiver of push notifications."""
+
+    url: str = ""
+    status: int = 200
+    received: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
+    """Headers and body of each, in order."""
+    arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def states(self) -> list[str]:
+        return [body["task"]["status"]["state"] for _, body in self.received]
+
+    def settings(self) -> dict[str, str]:
+        return {"agentsd.yaml": f'{FILES["agentsd.yaml"]}server: {{a2a_push_hosts: ["{self.url[7:].strip("/")}"]}}\n'}
+
+    def config(self, **more: Any) -> types.TaskPushNotificationConfig:
+        return types.TaskPushNotificationConfig(url=self.url, **more)
+
+
+@contextmanager
+def listening() -> Iterator[Hook]:
+    hook = Hook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            hook.received.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(hook.status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            hook.arrived.release()
+
+        def log_message(self, *_: Any) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        hook.url = f"http://127.0.0.1:{server.server_port}/"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield hook
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("binding", "version"), [*((one, "1.0") for one in BINDINGS), ("JSONRPC", "0.3")])
+def test_pauses_and_the_end_are_pushed_once(tmp_path: Path, binding: str, version: str) -> None:
+    async def main() -> None:
+        with listening() as hook:
+            files = {**FILES, **hook.settings()}
+            async with (
+                started(tmp_path, *PAYS, files=files) as server,
+                client(server, binding=binding, version=version) as user,
+            ):
+                request = said("pay 80")
+                request.configuration.task_push_notification_config.CopyFrom(hook.config(token="seen-before"))
+                request.configuration.return_immediately = version == "1.0"
+                updates = user.send_message(request)
+                task_id = (await anext(updates)).task.id
+                await server.runtime.result(task_id)
+                for _ in range(2):
+                    await send_pushes(server.runtime)
+                assert len(hook.received) == 1
+                (asked,) = await server.runtime.pending(task_id)
+                await server.runtime.decide(task_id, {asked.id: Approve()})
+                await server.runtime.result(task_id)
+                for _ in range(2):
+                    await send_pushes(server.runtime)
+        bodies = [body for headers, body in hook.received if headers["x-a2a-notification-token"] == "seen-before"]
+        tasks = [body["task"] if version == "1.0" else body for body in bodies]
+        auth, end = (
+            ("TASK_STATE_AUTH_REQUIRED", "TASK_STATE_COMPLETED") if version == "1.0" else ("auth-required", "completed")
+        )
+        assert [(one["id"], one["status"]["state"]) for one in tasks] == [(task_id, auth), (task_id, end)]
+        assert "may it call books.pay?" in tasks[0]["status"]["message"]["parts"][0]["text"]
+        assert tasks[1]["artifacts"][0]["parts"][0]["text"] == "done"
+
+    asyncio.run(main())
+
+
+def test_a_push_that_fails_is_repeated_also_by_another_process_and_then_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        with listening() as hook:
+            files = {**FILES, **hook.settings()}
+            hook.status = 500
+            async with started(tmp_path, *PAYS, files=files) as server, client(server) as user:
+                request = said("pay 80")
+                bearer = types.AuthenticationInfo(scheme="Bearer", credentials="abc")
+                request.configuration.task_push_notification_config.CopyFrom(hook.config(authentication=bearer))
+                request.configuration.return_immediately = True
+                task_id = (await anext(user.send_message(request))).task.id
+                await server.runtime.result(task_id)
+                await send_pushes(server.runtime)
+                clock = server.runtime.store.clock
+                for number, wait in enumerate((4, 16, 64, 256), 2):
+                    clock.set(clock() + wait - 1)
+                    await send_pushes(server.runtime)
+                    assert len(hook.received) == number - 1
+                    clock.set(clock() + 1)
+                    await send_pushes(server.runtime)
+                    assert len(hook.received) == number
+                clock.set(clock() + 100_000)
+                await send_pushes(server.runtime)
+                assert len(hook.received) == 5, "given up"
+                (asked,) = await server.runtime.pending(task_id)
+                await server.runtime.decide(task_id, {asked.id: Approve()})
+                await server.runtime.result(task_id)
+                assert len(await server.runtime.store.pushes.claim(10)) == 1  # by a process that ends at once
+                now = clock()
+            hook.status = 200
+            async with started(tmp_path, files=files) as server:
+                server.runtime.store.clock.set(now + 50)
+                await send_pushes(server.runtime)
+                assert len(hook.received) == 5, "the other process may be sending"
+                server.runtime.store.clock.set(now + 61)
+                for _ in range(2):
+                    await send_pushes(server.runtime)
+        assert hook.states() == ["TASK_STATE_AUTH_REQUIRED"] * 5 + ["TASK_STATE_COMPLETED"]
+        assert {headers["authorization"] for headers, _ in hook.received} == {"Bearer abc"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_push_notification_configs_belong_to_their_task(tmp_path: Path, binding: str) -> None:
+    async def main() -> None:
+        with listening() as hook:
+            roles = ["chat", "decide", "read"]
+            keys = [key_entry(name, KEYS[name], tenant=name, roles=roles) for name in ("alice", "bob")]
+            hosts = json.loads(hook.settings()["agentsd.yaml"].partition("a2a_push_hosts: ")[2][:-2])
+            settings = {"server": {"api_keys": keys, "a2a_push_hosts": hosts}}
+            files = {**FILES, "agentsd.yaml": json.dumps(settings)}
+            async with (
+                started(tmp_path, *ASKS, files=files) as server,
+                client(server, binding=binding, key=KEYS["alice"]) as alice,
+                client(server, binding=binding, key=KEYS["bob"]) as bob,
+                client(server, "helper", binding, key=KEYS["alice"]) as helper,
+            ):
+                task = (await sent(alice, said("paint it")))[0].task.id
+                config = hook.config(task_id=task, id="mine", token="secret")
+                config.authentication.CopyFrom(types.AuthenticationInfo(scheme="Bearer", credentials="abc"))
+                made = await alice.create_task_push_notification_config(config)
+                config.ClearField("token")
+                config.authentication.ClearField("credentials")
+                assert made == config, "without the secrets"
+                first = types.GetTaskPushNotificationConfigRequest(task_id=task, id="mine")
+                every = types.ListTaskPushNotificationConfigsRequest(task_id=task)
+                gone = types.DeleteTaskPushNotificationConfigRequest(task_id=task, id="mine")
+                assert await alice.get_task_push_notification_config(first) == config
+                assert (await alice.list_task_push_notification_configs(every)).configs == [config]
+                for other in (bob, helper):
+                    with pytest.raises(errors.TaskNotFoundError):
+                        await other.create_task_push_notification_config(config)
+                    with pytest.raises(errors.TaskNotFoundError):
+                        await other.get_task_push_notification_config(first)
+                    with pytest.raises(errors.TaskNotFoundError):
+                        await other.list_task_push_notification_configs(every)
+                    with pytest.raises(errors.TaskNotFoundError):
+                        await other.delete_task_push_notification_config(gone)
+                for number in range(1, MAX_PUSHES):
+                    await alice.create_task_push_notification_config(hook.config(task_id=task, id=f"{number}"))
+                with pytest.raises(errors.InvalidParamsError, match="delete one"):
+                    await alice.create_task_push_notification_config(hook.config(task_id=task, id="another"))
+                for number in range(1, MAX_PUSHES):
+                    await alice.delete_task_push_notification_config(
+                        types.DeleteTaskPushNotificationConfigRequest(task_id=task, id=f"{number}")
+                    )
+                for _ in range(2):
+                    await alice.delete_task_push_notification_config(gone)
+                with pytest.raises(errors.TaskNotFoundError):
+                    await alice.get_task_push_notification_config(first)
+                await send_pushes(server.runtime)
+        assert hook.received == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [
+        ("http://127.0.0.1:1/", ""),
+        ("https://10.0.0.1/", ""),
+        ("https://localhost/", ""),
+        ("http://169.254.169.254/latest/meta-data", ""),
+        ("http://[::1]/", ""),
+        ("http://2130706433/", ""),
+        ("https://no-such-host.invalid/", ""),
+        ("https://example.com:8443/", ""),
+        ("https://user:pass@example.com/", ""),
+        ("file:///etc/passwd", ""),
+        ("https://93.184.216.34/", "a\r\nhost: x"),
+        ("", ""),
+    ],
+)
+def test_push_notifications_go_nowhere_else(tmp_path: Path, url: str, token: str) -> None:
+    async def main() -> None:
+        settings = {"agentsd.yaml": 'routing: {default_agent: billing}\nserver: {a2a_push_hosts: ["*"]}\n'}
+        async with started(tmp_path, "hi", files={**FILES, **settings}) as server, client(server) as user:
+            request = said("hello")
+            config = types.TaskPushNotificationConfig(url=url, token=token)
+            request.configuration.task_push_notification_config.CopyFrom(config)
+            with pytest.raises(errors.InvalidParamsError):
+                await sent(user, request)
+            assert await server.runs() == [], "nothing has started"
 
     asyncio.run(main())
 
@@ -348,22 +589,27 @@ def test_requests_that_do_not_fit_are_errors_of_the_protocol(
 
 
 def test_a_killed_server_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    files = {name: text.replace("model: scripted", "model: offline") for name, text in FILES.items()}
-    write(tmp_path, files)
+    with listening() as hook:
+        files = {**FILES, **hook.settings()}
+        write(tmp_path, {name: text.replace("model: scripted", "model: offline") for name, text in files.items()})
 
-    async def main() -> None:
-        with served(tmp_path) as first:
-            async with client(Serving(first.url, None)) as user:  # type: ignore[arg-type]  # only its address is used
-                async for update in user.send_message(said("pay 80")):
-                    if update.status_update.status.state == State.TASK_STATE_AUTH_REQUIRED:
-                        task = update.status_update
-                        break
-            first.process.kill()
-            first.process.wait(PATIENCE)
-        with served(tmp_path) as second:
-            async with client(Serving(second.url, None)) as user:  # type: ignore[arg-type]  # likewise
-                updates = await sent(user, said(approval(task), task=task.task_id))
-                assert states(updates)[-1] == State.TASK_STATE_COMPLETED
+        async def main() -> None:
+            with served(tmp_path) as first:
+                async with client(Serving(first.url, None)) as user:  # type: ignore[arg-type]  # only its address is used
+                    request = said("pay 80")
+                    request.configuration.task_push_notification_config.CopyFrom(hook.config())
+                    async for update in user.send_message(request):
+                        if update.status_update.status.state == State.TASK_STATE_AUTH_REQUIRED:
+                            task = update.status_update
+                            break
+                first.process.kill()
+                first.process.wait(PATIENCE)
+            with served(tmp_path) as second:
+                async with client(Serving(second.url, None)) as user:  # type: ignore[arg-type]  # likewise
+                    updates = await sent(user, said(approval(task), task=task.task_id))
+                    assert states(updates)[-1] == State.TASK_STATE_COMPLETED
+                while not hook.received or hook.states()[-1] != "TASK_STATE_COMPLETED":
+                    assert await asyncio.to_thread(hook.arrived.acquire, timeout=PATIENCE)
 
-    asyncio.run(main())
+        asyncio.run(main())
     assert (tmp_path / "paid").read_text() == "80\n"

@@ -23,6 +23,7 @@ from framework.store.schema import (
     grants,
     metadata,
     notes,
+    pushes,
     runs,
     triggers,
     versions,
@@ -43,7 +44,7 @@ the killed process had claimed; "2" and "3" in the new conversation c3; "4" in c
 ADDED = (*(runs.c[name] for name in ("copied_from", "rating", "rating_comment", "rated_by", "rated_at")),)
 ADDED_LATER = (*ADDED, conversations.c.forked_from, conversations.c.handed_to)
 """Columns that versions above 1 have added."""
-LATER_TABLES = (notes, grants, call_counts, triggers)
+LATER_TABLES = (notes, grants, call_counts, triggers, pushes)
 """Tables that versions above 2 have added."""
 
 

@@ -269,6 +269,7 @@ _SETTINGS_SETS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = dict.fromkeys(
         "tools.sandbox.read",
         "tools.sandbox.env",
         "server.cors_origins",
+        "server.a2a_push_hosts",
     ),
     ("widens", "tightens"),
 )

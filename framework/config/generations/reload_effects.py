@@ -33,6 +33,7 @@ TIGHTENABLE_KEYS = (
     "server.api_keys",
     "server.allow_edit",
     "server.cors_origins",
+    "server.a2a_push_hosts",
     *(f"grants.{key}" for key in GrantSettings.model_fields),
     "budgets",
 )
@@ -49,7 +50,9 @@ def tighten_settings(live: Settings, saved: Settings) -> Settings:
     modes = [CONTENT_MODES.index(content_mode(settings.telemetry.content, os.environ)) for settings in (live, saved)]
     if modes[1] < modes[0]:
         content = saved.telemetry.content
+    hosts = (HttpLimits(domains=settings.server.a2a_push_hosts) for settings in (live, saved))
     server = {
+        "a2a_push_hosts": next(hosts).narrowed_by(next(hosts)).domains,
         "api_keys": _keys(live.server.api_keys, saved.server.api_keys),
         "allow_edit": live.server.allow_edit and saved.server.allow_edit,
         "cors_origins": tuple(origin for origin in live.server.cors_origins if origin in saved.server.cors_origins),
@@ -237,6 +240,7 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "server.api_keys": "hot",
     "server.allow_edit": "hot",
     "server.cors_origins": "hot",
+    "server.a2a_push_hosts": "hot",
     "work.max_waiting": "next-run",
     "work.max_running.agents": "next-run",
     "work.max_running.models": "next-run",

@@ -70,6 +70,7 @@ def test_every_setting_has_a_reload_effect() -> None:
         "server.api_keys",
         "server.allow_edit",
         "server.cors_origins",
+        "server.a2a_push_hosts",
         "telemetry.inbound",
     }
     assert reload_effect("something.new") == "restart"

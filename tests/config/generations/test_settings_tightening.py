@@ -48,6 +48,7 @@ STRICTER: dict[str, tuple[Any, Any]] = {
     "server.api_keys": ([ONE, TWO], [TWO]),
     "server.allow_edit": (True, False),
     "server.cors_origins": (["https://a.example.com", "https://b.example.com"], ["https://b.example.com"]),
+    "server.a2a_push_hosts": (["*.example.com", "127.0.0.1:8080"], ["hooks.example.com"]),
 }
 """For each setting a value, and a stricter one."""
 BROKEN = {
