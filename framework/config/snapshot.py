@@ -7,8 +7,7 @@ import os
 import stat
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from itertools import islice
@@ -42,8 +41,6 @@ Cases = Mapping[str, bytes | Problem]
 """Case files by path: the content, or the problem that prevents reading it."""
 
 _AFTER_SLASH = chr(ord("/") + 1)
-_SUM_BYTES = 32
-_SUM_LIMIT = 1 << (8 * _SUM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +53,6 @@ class Snapshot:
     digest: str
     """Equal for equal paths and bytes. Includes case files only after `with_cases_in_digest`."""
     cases: Cases = field(default_factory=dict)
-    files_sum: int = 0
-    """Sum of the hashes of all files: an edited copy is computed from it without hashing the other files again."""
-    edited_from: int | None = None
-    """`files_sum` of the snapshot that this one is an edited copy of."""
-    edited_paths: frozenset[str] = frozenset()
-    """The files that differ from that snapshot."""
 
     def with_cases_in_digest(self) -> Snapshot:
         """Return a copy whose digest covers case files, for projects whose cases gate publication."""
@@ -83,29 +74,11 @@ class Snapshot:
 
     def edited(self, changes: Mapping[str, bytes | None], problems: Iterable[Problem], cases: Cases) -> Snapshot:
         """Return a copy in which files have these contents; None removes a file. Problems and cases are replaced."""
-        files, total, is_sorted = dict(self.files), self.files_sum, True
-        changed = {path: source for path, source in changes.items() if files.get(path) != source}
-        for path, source in changed.items():
-            if (before := files.get(path)) is not None:
-                total -= _file_hash(path, before)
-            if source is None:
-                del files[path]
-            else:
-                is_sorted = is_sorted and before is not None
-                files[path], total = source, total + _file_hash(path, source)
-        files, total, problems = (
-            files if is_sorted else dict(sorted(files.items())),
-            total % _SUM_LIMIT,
-            tuple(problems),
-        )
-        return Snapshot(files, problems, _digest(total, problems), cases, total, self.files_sum, frozenset(changed))
+        files = {path: source for path, source in {**self.files, **changes}.items() if source is not None}
+        return build_snapshot(files, problems, cases)
 
-    def changed_files(self, before: Snapshot) -> Set[str]:
+    def changed_files(self, before: Snapshot) -> set[str]:
         """Return the paths of the files that differ from another snapshot."""
-        if self.files_sum == before.files_sum:
-            return frozenset()
-        if self.edited_from == before.files_sum:
-            return self.edited_paths
         own, other = self.files, before.files
         changed = {path for path, source in own.items() if other.get(path) != source}
         return changed.union(path for path in other if path not in own)
@@ -156,17 +129,9 @@ def source_digest(*parts: bytes | str) -> str:
 
 def build_snapshot(files: Mapping[str, bytes], problems: Iterable[Problem], cases: Cases) -> Snapshot:
     """Create a snapshot and compute its digest."""
-    problems, total = tuple(problems), sum(_file_hash(path, source) for path, source in files.items()) % _SUM_LIMIT
-    return Snapshot(dict(sorted(files.items())), problems, _digest(total, problems), cases, total)
-
-
-def _file_hash(path: str, source: bytes) -> int:
-    name = path.encode()
-    return int.from_bytes(blake2b(len(name).to_bytes(8, "big") + name + source, digest_size=_SUM_BYTES).digest(), "big")
-
-
-def _digest(files_sum: int, problems: Iterable[Problem]) -> str:
-    return source_digest(files_sum.to_bytes(_SUM_BYTES, "big"), *(str(problem) for problem in problems))
+    files, problems = dict(sorted(files.items())), tuple(problems)
+    contents = (part for file in files.items() for part in file)
+    return Snapshot(files, problems, source_digest(*contents, *(str(problem) for problem in problems)), cases)
 
 
 _MAX_ATTEMPTS, _RETRY_SECONDS = 5, 0.005
@@ -392,8 +357,8 @@ def read_skill_file(folder: Path, parts: Sequence[str]) -> tuple[bytes, Fingerpr
     raise OSError(errno.EBUSY, "still being written")
 
 
-_Source = bytes | Problem | None
-"""The content of a file, the problem that prevents reading it, or None if it does not exist."""
+_Source = bytes | Problem
+"""The content of a file, or the problem that prevents reading it."""
 
 
 def take_snapshot(root: Path, skills: Sequence[str] = ()) -> Snapshot:
@@ -433,97 +398,36 @@ class Scanner:
         self._prefix = os.path.join(root, "")  # noqa: PTH118 - creating a Path for each of many files is slow
         self._read: dict[str, tuple[Fingerprint, bytes]] = {}
         """The files that need not be opened again until their fingerprint changes."""
-        self._known: Mapping[str, bytes] = known or {}
+        self._sources: Mapping[str, _Source] = known or {}
+        """What the last scan found."""
         self._last: Snapshot | None = None
 
     def scan(self) -> Snapshot:
         """Return a snapshot of the current files; the previous object if nothing changed."""
         before, read = self._read, dict[str, tuple[Fingerprint, bytes]]()
-        opened: dict[str, _Source] = {}
+        sources: dict[str, _Source] = {}
         for name, file in self._find():
             entry, status = before.get(name), file[1]
             if entry is not None and not isinstance(status, OSError) and entry[0] == fingerprint(status):
-                read[name] = entry
-            else:
-                opened[name] = self._source(name, file, read)
-        listed = (*self._last.files, *self._last.cases) if self._last else ()
-        removed = {name: None for name in listed if name not in read and name not in opened}
-        found = ((name, source) for name, source in sorted(opened.items(), key=itemgetter(0)) if not is_case_file(name))
-        problems = [source for _, source in found if isinstance(source, Problem)]
-        self._last = self._updated(removed | opened, problems)
-        self._read, self._known = read, {}
+                read[name], sources[name] = entry, entry[1]
+            elif (source := self._source(name, file, read)) is not None:
+                sources[name] = source
+        self._read = read
+        if self._last is None or sources != self._sources:
+            self._sources = dict(sorted(sources.items(), key=itemgetter(0)))
+            self._last = self._snapshot()
         return self._last
 
-    def scan_files(self, paths: Iterable[str]) -> Snapshot | None:
-        """Read only these files again, and return a snapshot in which all others are as they were at the last scan.
-
-        Args:
-            paths: where something has probably changed, below the root as it was passed to the constructor.
-
-        Returns:
-            None if only a complete scan shows what changed: none of the files differs, or a path is a folder or a link.
-        """
-        if self._single or self._last is None:
-            return None
-        sources: dict[str, _Source] = {}
-        read: dict[str, tuple[Fingerprint, bytes]] = {}
-        for path in paths:
-            name = path.removeprefix(self._prefix)
-            if name == path or not self._scan_file(name, path, sources, read):
-                return None  # nothing is recorded: the complete scan opens these files again
-        before, self._last = self._last, self._updated(sources, self._last.problems)
-        for name in sources:
-            self._read.pop(name, None)
-        self._read |= read
-        return None if self._last is before else self._last
-
-    def _scan_file(
-        self, name: str, path: str, sources: dict[str, _Source], read: dict[str, tuple[Fingerprint, bytes]]
-    ) -> bool:
-        """Read one file, unless nothing depends on it. Return False if only a complete scan shows what changed."""
-        last = self._last
-        folder, *parts = name.split("/")
-        if last is None or not parts or folder not in PROJECT_FOLDERS or any(map(is_hidden_folder, parts[:-1])):
-            return False
-        is_known = name in last.files or name in last.cases
-        try:
-            status = os.lstat(path)
-        except FileNotFoundError:
-            if is_known:
-                sources[name] = None
-            return is_known or not any(known.startswith(name + "/") for known in last.files)
-        except OSError:
-            return False
-        if not stat.S_ISREG(status.st_mode) or not (is_known or self._is_in_real_folders(name)):
-            return False
-        if is_known or is_read_below(parts, PROJECT_FOLDERS[folder]):
-            sources[name] = self._source(name, (path, status, False), read)
-        return not isinstance(sources.get(name), Problem)
-
-    def _is_in_real_folders(self, name: str) -> bool:
-        """Return whether no folder above a file is a symbolic link, which `find_files` may not follow."""
-        *folders, _ = name.split("/")
-        above = (self._prefix + "/".join(folders[: count + 1]) for count in range(1, len(folders)))
-        with suppress(OSError):
-            return all(stat.S_ISDIR(os.lstat(path).st_mode) for path in above)
-        return False
-
-    def _updated(self, sources: Mapping[str, _Source], problems: Iterable[Problem]) -> Snapshot:
-        """Return the last snapshot with these sources; the same object if none of them differs."""
-        files = {
-            name: source if isinstance(source, bytes) else None
-            for name, source in sources.items()
-            if not is_case_file(name)
-        }
-        last, problems = self._last, tuple(problems)
-        if last is None:
-            present = {name: source for name, source in files.items() if source is not None}
-            return build_snapshot(present, problems, _cases({}, sources))
-        cases = last.cases if len(files) == len(sources) else _cases(last.cases, sources)
-        is_changed = any(last.files.get(name) != source for name, source in files.items())
-        if not is_changed and last.problems == problems and last.cases == cases:
-            return last
-        return last.edited(files, problems, cases)
+    def _snapshot(self) -> Snapshot:
+        files, problems, cases = dict[str, bytes](), list[Problem](), dict[str, bytes | Problem]()
+        for name, source in self._sources.items():
+            if is_case_file(name):
+                cases[source.path if isinstance(source, Problem) else name] = source
+            elif isinstance(source, Problem):
+                problems.append(source)
+            else:
+                files[name] = source
+        return build_snapshot(files, problems, cases)
 
     def _find(self) -> Iterator[tuple[str, FoundFile]]:
         """Yield the relevant files with their paths relative to the root."""
@@ -545,7 +449,7 @@ class Scanner:
             for file in find_skill_files(self._prefix + folder):
                 yield file[0][start:], file
 
-    def _source(self, name: str, file: FoundFile, read: dict[str, tuple[Fingerprint, bytes]]) -> _Source:
+    def _source(self, name: str, file: FoundFile, read: dict[str, tuple[Fingerprint, bytes]]) -> _Source | None:
         """Return the content or the problem of a file; None if it was deleted since the folder was listed."""
         path, status, is_link = file
         skill = self._skill_file(name)
@@ -555,8 +459,7 @@ class Scanner:
                 raise status
             began = time.time_ns()
             source, version = read_skill_file(*skill) if skill else read_consistent(path, _max_bytes(name))
-            known = (self._last.files if self._last else self._known).get(name)
-            if known == source:
+            if (known := self._sources.get(name)) == source and isinstance(known, bytes):
                 source = known
             if was_stable(version, began):
                 read[name] = version, source
@@ -584,15 +487,6 @@ def _skill_problem(name: str, problem: Problem) -> Problem:
     """Return the problem of a file of a skill: a warning unless it is its `SKILL.md`, without which there is none."""
     is_skill = name.rpartition("/")[2] in SKILL_FILES
     return problem if is_skill else problem.model_copy(update={"severity": "warning"})
-
-
-def _cases(before: Cases, sources: Mapping[str, _Source]) -> Cases:
-    """Return the case files with these sources, sorted by path."""
-    cases = {name: source for name, source in before.items() if name not in sources}
-    for name, source in sources.items():
-        if source is not None and is_case_file(name):
-            cases[source.path if isinstance(source, Problem) else name] = source
-    return dict(sorted(cases.items(), key=itemgetter(0)))
 
 
 def _stat(path: Path) -> FoundFile:

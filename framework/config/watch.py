@@ -1,7 +1,6 @@
 """Watches the project's files and publishes each valid edit as a new generation.
 
-An event of the operating system only triggers a scan; what changed is decided by comparing the files. The files that
-an event names are read first, to start the quiet period and the build. All files are scanned before they are published.
+An event of the operating system only triggers a scan; what changed is decided by comparing the files.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from framework.config.generations.generation import Candidate
 from framework.config.overlay import settings_files
 from framework.config.settings import ReloadSettings
 from framework.config.snapshot import (
-    AGENTS,
     PLUGINS,
     PROJECT_FOLDERS,
-    PROMPTS,
     Fingerprint,
     Scanner,
     Snapshot,
@@ -91,9 +88,9 @@ class Debouncer:
         return self._observed is not None and self._observed.digest != self._handled_digest
 
     @property
-    def touched(self) -> frozenset[str] | None:
-        """Files that may differ from the last handled snapshot; None until one is known."""
-        return None if self._handled is None else frozenset(self._touched)
+    def touched(self) -> frozenset[str]:
+        """Files that may differ from the last handled snapshot; none until one is known."""
+        return frozenset() if self._handled is None else frozenset(self._touched)
 
     def observe(self, snapshot: Snapshot, live: str, ended: float) -> None:
         """Record the result of a scan.
@@ -199,8 +196,6 @@ T = TypeVar("T")
 _STEP_MS, _DEBOUNCE_MS = 10, 400
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 30.0
 """The first and the longest pause after a failure; each pause is twice the previous one."""
-_SMALL_EDIT_FILES = 10
-"""A larger edit is probably still being written when its first files are seen, so it is not built early."""
 _STOP_SECONDS = 0.1
 """Time that a stopped watcher waits for its threads; later they end on their own."""
 _TICK_SECONDS = 0.2
@@ -248,11 +243,9 @@ class Watcher:
         self._is_plugin_changing = False
         """Whether a load was abandoned since the last publication, because its files changed again."""
         self._scan_requested = asyncio.Event()
-        self._reported: frozenset[str] | None = None
-        """The paths of the events since the last scan; None if all files must be scanned."""
-        self._next_scan = self._scan_due = self._reconcile_due = 0.0
-        """Complete scans: events trigger none before the first time, so that scanning uses at most half of the time.
-        One is due at the second time, and at the third even if files keep changing."""
+        self._next_scan = self._scan_due = 0.0
+        """Events trigger no scan before the first time, so that scanning uses at most half of the time. A scan is due
+        at the second time."""
         self._stop = threading.Event()
         self._busy = set[asyncio.Future[Any]]()
         """Calls that are running in threads."""
@@ -289,7 +282,7 @@ class Watcher:
                         self.restarts += 1
                         reason = str(error) or type(error).__name__
                         log.warning("the file watcher failed; restarting it: %s", reason)
-                    self._request_scan(None)
+                    self._request_scan()
                     pause = min(2 * pause, MAX_RETRY_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
                     await folders.until_changed(pause)
 
@@ -322,35 +315,30 @@ class Watcher:
         with closing(changes):
             for changed in changes:
                 replaced = folders.have_changed()
-                reported = frozenset(path for _, path in changed)
+                relevant = bool(changed)
                 if not recursive:
                     before, settings = settings, self._settings_version()
-                    reported = self._reported_at_home(reported, is_edited=settings != before)
+                    relevant = settings != before or self._concerns_project({path for _, path in changed})
                     accepted, self._contracts_version = self._contracts_version, _version(self._catalog.contracts.path)
                     if self._contracts_version != accepted:
                         with suppress(RuntimeError):  # the loop is closed
                             loop.call_soon_threadsafe(self._catalog.request_refresh)
-                if reported or replaced or first:  # a change before the watch started caused no event
-                    paths = None if replaced or first else reported
+                if relevant or replaced or first:  # a change before the watch started caused no event
                     with suppress(RuntimeError):  # the loop is closed
-                        loop.call_soon_threadsafe(self._request_scan, paths)
+                        loop.call_soon_threadsafe(self._request_scan)
                 if replaced or not _accepts_work(threads):
                     return
                 first = False
 
-    def _reported_at_home(self, paths: frozenset[str], *, is_edited: bool) -> frozenset[str]:
-        """Return the reported files that belong to the project: a store or a log next to them changes all the time."""
-        settings = {str(self._home / name) for name in settings_files()}
-        own = paths if self._catalog.is_single_file else paths & settings
-        return own | settings if is_edited else own
+    def _concerns_project(self, paths: set[str]) -> bool:
+        """Return whether a file beside the folders belongs to the project: a store or a log changes all the time."""
+        settings = (str(self._home / name) for name in settings_files())
+        return bool(paths) if self._catalog.is_single_file else not paths.isdisjoint(settings)
 
     def _settings_version(self) -> tuple[Fingerprint | None, ...]:
         return tuple(_version(self._home / name) for name in settings_files())
 
-    def _request_scan(self, paths: frozenset[str] | None) -> None:
-        """Request a scan of these files, or of all files."""
-        together = None if paths is None or self._reported is None else self._reported | paths
-        self._reported = together if together is None or len(together) <= _SMALL_EDIT_FILES else None
+    def _request_scan(self) -> None:
         self._scan_requested.set()
 
     # --- scans
@@ -374,38 +362,20 @@ class Watcher:
                     await self._scan_requested.wait()
 
     async def _scan(self, threads: ThreadPoolExecutor) -> float:
-        """Scan the files and publish those that are ready. Return the loop time of the next complete scan."""
+        """Scan the files and publish those that are ready. Return the loop time of the next scan."""
         now = asyncio.get_running_loop().time
-        paths, self._reported = self._reported, frozenset()
-        if paths and now() < self._scan_due:
-            reported = await self._in_thread(threads, partial(self._scan_files, paths))
-            if reported and await self._observe(reported):
-                began = now()
-                self._scan_due = min(began + self._debouncer.ready_to_build(began).wait, self._reconcile_due)
-                return self._scan_due
         await asyncio.sleep(min(self._next_scan, self._scan_due) - now())
-        self._reported = frozenset()
         self._scan_requested.clear()
         began = now()
         snapshot = await self._in_thread(threads, self._scan_all)
         self._next_scan = now() + (now() - began)
-        self._reconcile_due = now() + self._reconcile
-        await self._observe(snapshot)
+        self._debouncer.observe(snapshot, self._catalog.current.digest, now())
         self._scan_due = await self._publish_if_ready(snapshot, began)
         return self._scan_due
 
-    async def _observe(self, snapshot: Snapshot) -> bool:
-        """Record the result of a scan, and build it if its quiet period starts. Return whether changes are pending."""
-        debouncer = self._debouncer
-        was_pending = debouncer.pending
-        debouncer.observe(snapshot, self._catalog.current.digest, asyncio.get_running_loop().time())
-        if debouncer.pending and not was_pending and self._can_build_early(snapshot):
-            await self._build(snapshot)  # during the quiet period
-        return debouncer.pending
-
     async def _publish_if_ready(self, snapshot: Snapshot, began: float) -> float:
-        """Publish the files of a complete scan, if they are ready. Return the loop time of the next one."""
-        debouncer = self._debouncer
+        """Publish the files of a scan, if they are ready. Return the loop time of the next one."""
+        debouncer, reconcile_due = self._debouncer, asyncio.get_running_loop().time() + self._reconcile
         if not debouncer.pending:
             self._abandon_load()
         while debouncer.pending:
@@ -416,12 +386,12 @@ class Watcher:
                 wait = await self._publish_restrictions(snapshot, began)
                 hold = self._plugins_to_hold(began)
                 if not hold:
-                    return began + wait if wait else self._reconcile_due
+                    return began + wait if wait else reconcile_due
             if wait := await self._publish_ready(snapshot, hold, began):
                 return began + wait
             if hold:
                 break
-        return self._reconcile_due
+        return reconcile_due
 
     async def _publish_ready(self, snapshot: Snapshot, hold: frozenset[str], began: float) -> float:
         """Publish files whose plugins are loaded. Return the seconds for which they must wait.
@@ -462,7 +432,7 @@ class Watcher:
         if not await self._catalog.must_load(snapshot):
             return True
         self._loading, self._load = plugins, asyncio.create_task(self._catalog.load(snapshot))
-        self._load.add_done_callback(lambda load: None if load.cancelled() else self._request_scan(None))
+        self._load.add_done_callback(lambda load: None if load.cancelled() else self._request_scan())
         return False
 
     def _abandon_load(self) -> None:
@@ -484,18 +454,7 @@ class Watcher:
         """Return the plugin files to publish in their earlier version: they change again and again while they load."""
         if not self._is_plugin_changing or not self._debouncer.is_out_of_patience(began):
             return frozenset()
-        return frozenset(path for path in self._debouncer.touched or () if path.startswith(PLUGINS + "/"))
-
-    def _can_build_early(self, snapshot: Snapshot) -> bool:
-        """Return whether building now, before the quiet period ends, is cheap and has no side effects.
-
-        Only small edits of agents and prompts qualify: building plugins runs their code and contacts servers. Files
-        equal to the live generation do not qualify either, because preparing them ends a hold.
-        """
-        touched = self._debouncer.touched
-        if touched is None or len(touched) > _SMALL_EDIT_FILES or snapshot.digest == self._catalog.current.digest:
-            return False
-        return all(path.startswith((AGENTS + "/", PROMPTS + "/")) for path in touched)
+        return frozenset(path for path in self._debouncer.touched if path.startswith(PLUGINS + "/"))
 
     async def _build(self, snapshot: Snapshot) -> Candidate | None:
         """Build the candidate of a snapshot, or return the one already built.
@@ -533,10 +492,6 @@ class Watcher:
 
     def _scan_all(self) -> Snapshot:
         return self._with_cases(self._scanner.scan())
-
-    def _scan_files(self, paths: frozenset[str]) -> Snapshot | None:
-        snapshot = self._scanner.scan_files(paths)
-        return snapshot and self._with_cases(snapshot)
 
     def _with_cases(self, snapshot: Snapshot) -> Snapshot:
         return snapshot.with_cases_in_digest() if self._count_cases else snapshot

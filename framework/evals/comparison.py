@@ -259,7 +259,7 @@ async def stored_generation(store: Store, name: str, current: Generation, bluepr
         for info in await store.runs(replace(query, digest=latest[0].digest, agent=agent)):
             stored = await store.blueprint((await store.load_run(info.run_id)).blueprint)
             agents = {**(blueprints.agents(stored, current) if stored else {}), **agents}
-    return replace(current, number=latest[0].generation, digest=latest[0].digest, agents=agents, linked=None)
+    return replace(current, number=latest[0].generation, digest=latest[0].digest, agents=agents)
 
 
 async def run_pairs(

@@ -110,56 +110,6 @@ def test_touch_chmod_and_rewriting_equal_bytes_keep_the_snapshot(tmp_path: Path)
     assert scanner.scan() is first
 
 
-@pytest.mark.parametrize("edit", ["write", "replace", "new file", "delete"])
-def test_the_files_that_events_name_are_read_alone(tmp_path: Path, opened: list[str], edit: str) -> None:
-    write(tmp_path, {A: "a", "agents.d/b.yaml": "b", "prompts/deep/c.j2": "c"})
-    settled(*(path for path in tmp_path.rglob("*") if path.is_file()))
-    path = tmp_path / ("agents.d/new.yaml" if edit == "new file" else A)
-    scanner = Scanner(tmp_path)
-    scanner.scan()
-    opened.clear()
-    if edit == "replace":
-        write(tmp_path, {A: "new"})
-    elif edit == "delete":
-        path.unlink()
-    else:
-        path.write_text("new")
-    found = scanner.scan_files([str(path), str(tmp_path / "agents.d/.a.yaml.fresh")])
-    assert found is not None
-    assert opened == ([] if edit == "delete" else [path.name])
-    assert (dict(found.files), found.digest) == (dict(take_snapshot(tmp_path).files), take_snapshot(tmp_path).digest)
-    assert found.changed_files(
-        build_snapshot({A: b"a", "agents.d/b.yaml": b"b", "prompts/deep/c.j2": b"c"}, (), {})
-    ) == {path.relative_to(tmp_path).as_posix()}
-    assert scanner.scan() is found
-    assert scanner.scan_files([str(path)]) is None, "a complete scan is needed if nothing differs"
-
-
-def test_what_an_event_cannot_tell_needs_a_complete_scan(tmp_path: Path) -> None:
-    write(tmp_path, {A: "a", "agents.d/team/b.yaml": "b", "agents.d/..1/linked/c.yaml": "c"})
-    link(tmp_path / "agents.d/linked", "..1/linked")
-    link(tmp_path / "agents.d/round", "team")
-    write(tmp_path, {"agents.d/team/d.yaml": "d"})
-    scanner = Scanner(tmp_path)
-    known = dict(scanner.scan().files)
-    assert sorted(known) == [A, "agents.d/linked/c.yaml", "agents.d/team/b.yaml", "agents.d/team/d.yaml"]
-    write(tmp_path, {A: "new", "agents.d/round/e.yaml": "e", "agents.d/folder/f.yaml": "f"})
-    settled(tmp_path / A)
-    for path in (
-        "agents.d/folder",
-        "agents.d/linked",
-        "agents.d/round/e.yaml",
-        "agents.d/..1/linked/c.yaml",
-        "agents.d",
-    ):
-        assert scanner.scan_files([str(tmp_path / A), str(tmp_path / path)]) is None, path
-    assert scanner.scan_files([str(tmp_path / A), "/elsewhere/agents.d/a.yaml"]) is None
-    assert scanner.scan().files[A] == b"new", "a file that was read in vain is read again"
-    (tmp_path / "agents.d/team").rename(tmp_path / "agents.d/moved")
-    assert scanner.scan_files([str(tmp_path / "agents.d/team")]) is None
-    assert dict(scanner.scan().files) == dict(take_snapshot(tmp_path).files)
-
-
 def test_equal_files_share_the_bytes_that_are_known(tmp_path: Path) -> None:
     write(tmp_path, {A: "a" * 100, "agents.d/b.yaml": "b" * 100})
     known = {A: take_snapshot(tmp_path).files[A], "agents.d/b.yaml": b"else"}

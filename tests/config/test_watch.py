@@ -23,7 +23,7 @@ from framework.config import watch
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Candidate
 from framework.config.settings import Settings
-from framework.config.snapshot import Scanner, Snapshot
+from framework.config.snapshot import Snapshot
 from framework.config.watch import Debouncer, WatchedFolders
 from framework.types.events import ConfigRejected
 from tests.support.paths import ROOT
@@ -319,28 +319,6 @@ async def hurried(
         yield runtime, looks
 
 
-def test_an_edit_is_built_during_its_quiet_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = asyncio.Queue[Candidate | None]()
-    prepare = Catalog.prepare
-
-    async def recorded(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
-        candidate = await prepare(catalog, snapshot)
-        built.put_nowait(candidate)
-        return candidate
-
-    monkeypatch.setattr(Catalog, "prepare", recorded)
-
-    async def scene() -> None:
-        async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (runtime, _):
-            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
-            candidate = await built.get()
-            assert candidate is not None
-            assert candidate.generation.agents["a"].spec.description == "New."
-            assert _description(runtime, "a") == "Old."
-
-    asyncio.run(scene())
-
-
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Queue[Path]:
     """The paths of events; the operating system reports none."""
@@ -359,35 +337,6 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Queue[Path]:
 
     monkeypatch.setattr(watchfiles, "watch", watch)
     return paths
-
-
-def test_the_file_that_an_event_names_is_read_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: Queue[Path]
-) -> None:
-    complete: list[Snapshot] = []
-    scan = Scanner.scan
-
-    def counted(scanner: Scanner) -> Snapshot:
-        complete.append(scan(scanner))
-        return complete[-1]
-
-    monkeypatch.setattr(Scanner, "scan", counted)
-
-    async def scene() -> None:
-        async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (_, looks):
-            events.put(tmp_path / "agents.d")
-            await looks.get()  # by then, the watch has begun; the complete scan for this event may still be due
-            scans = []
-            for text in ("New.", "Newer.", "Newest."):
-                write(tmp_path, {"agents.d/a.yaml": one("a", text)})
-                before = len(complete)
-                events.put(tmp_path / "agents.d/a.yaml")
-                while (await looks.get()).files["agents.d/a.yaml"] != one("a", text).encode():
-                    pass
-                scans.append(len(complete) - before)
-            assert scans[-1] == 0
-
-    asyncio.run(scene())
 
 
 def test_a_change_without_an_event_is_published_with_one_that_has_an_event(tmp_path: Path, events: Queue[Path]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from framework.config.agents.compile import (
     Agent,
@@ -112,94 +112,6 @@ class LinkContext:
     def forget(self, parsed: ParsedAgent) -> None:
         """Remove the cached digest of a file that was replaced or deleted."""
         self.digests.pop(parsed.digest, None)
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Linked:
-    """The linked agents of one generation, from which the next one is linked."""
-
-    context: LinkContext
-    agents: Mapping[str, Agent]
-    """All agents by name, sorted by path."""
-    parsed: Mapping[str, ParsedAgent]
-    """The files that are in effect, by path."""
-    compiled: Mapping[str, Agent]
-    """The agents of these files, by path."""
-    rejected: tuple[Agent, ...]
-    """The agents whose files are rejected, in their last good version."""
-    specs: Mapping[str, AgentSpec]
-    """The specs of both, by name."""
-    parents: Set[str]
-    """The paths of files whose agents have sub-agents; they also depend on other files."""
-    warnings: Mapping[str, tuple[Problem, ...]]
-    """The warnings about files in effect, by path; only of files with warnings."""
-    relinked: tuple[Agent, ...]
-    """The agents that the edit affects."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnaffectedAgents:
-    """The agents that an edit cannot affect, so that they are not linked again."""
-
-    agents: Mapping[str, Agent]
-    """By path."""
-    specs: Mapping[str, AgentSpec]
-    """By name."""
-    warnings: Mapping[str, tuple[Problem, ...]]
-    """By path."""
-    last_good: Mapping[str, Agent]
-    """The last good versions of all live agents, affected or not, by path."""
-    live: Mapping[str, Agent]
-    """All live agents by name, sorted by path; empty if all are affected."""
-    others: Set[str]
-    """The names of the affected agents."""
-
-    @classmethod
-    def of(
-        cls, context: LinkContext, parsed: Mapping[str, ParsedAgent], live: Mapping[str, Agent], base: Linked | None
-    ) -> UnaffectedAgents:
-        """Return the agents of these files that are unaffected: none, unless `base` tells how all were linked."""
-        if base is None or base.context is not context or base.agents is not live:
-            return cls({}, {}, {}, {agent.path: agent.last_good for agent in live.values()}, {}, frozenset())
-        before, parents = base.parsed, base.parents
-        affected = [path for path, file in before.items() if parsed.get(path) is not file or path in parents]
-        names = {base.compiled[path].name for path in affected} | {agent.name for agent in base.rejected}
-        return cls(
-            _without(base.compiled, affected),
-            _without(base.specs, names),
-            _without(base.warnings, affected),
-            {**base.compiled, **{agent.path: agent for agent in base.rejected}},
-            live,
-            names,
-        )
-
-    def owner(self, name: str) -> str | None:
-        """Return the path of the unaffected agent of this name."""
-        agent = self.live.get(name)
-        return None if agent is None or name in self.others else agent.path
-
-    def with_others(self, agents: Collection[Agent]) -> dict[str, Agent]:
-        """Return all agents by name, sorted by path. `agents` are the affected ones."""
-        combined = dict(self.live)
-        if self.others == {agent.name for agent in agents} and all(
-            combined[agent.name].path == agent.path for agent in agents
-        ):
-            combined.update((agent.name, agent) for agent in agents)
-            return combined
-        for name in self.others:
-            del combined[name]
-        everything = sorted((*combined.values(), *agents), key=lambda agent: agent.path)
-        return {agent.name: agent for agent in everything}
-
-
-def _without(entries: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
-    remaining = dict(entries)
-    for key in keys:
-        remaining.pop(key, None)
-    return remaining
 
 
 _PERMISSION_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*LIST_EFFECTS, *VALUE_EFFECTS)))
@@ -421,28 +333,18 @@ _ProblemsByPath = Mapping[str, Iterable[Problem]]
 class Linker:
     """Links the agents of one generation. After `link`, `problems` contains the errors and warnings."""
 
-    def __init__(
-        self,
-        context: LinkContext,
-        parsed: Mapping[str, ParsedAgent],
-        previous: Mapping[str, Agent],
-        base: Linked | None = None,
-    ) -> None:
+    def __init__(self, context: LinkContext, parsed: Mapping[str, ParsedAgent], previous: Mapping[str, Agent]) -> None:
         """Prepare to link files.
 
         Args:
             context: everything that agents may refer to, except other agents.
             parsed: the valid files, by path.
             previous: the live agents, by name.
-            base: how the live agents were linked, if that is known.
         """
-        self._context = context
-        self._parsed = dict(parsed)
-        self._previous = previous
-        self._unaffected = unaffected = UnaffectedAgents.of(context, parsed, previous, base)
-        self._affected = {path: file for path, file in parsed.items() if path not in unaffected.agents}
-        """The files whose agents are compiled and checked."""
-        self._last_good = unaffected.last_good
+        self._context, self._previous = context, previous
+        self.parsed = dict(parsed)
+        """The files that are not rejected, by path."""
+        self._last_good = {agent.path: agent.last_good for agent in previous.values()}
         self._all_specs: Mapping[str, AgentSpec] | None = None
         """The result of `_specs`, until a file is rejected."""
         self._fallbacks: dict[str, Agent] = {}
@@ -464,8 +366,7 @@ class Linker:
         self._rejected.setdefault(path, []).extend(problems)
         if source is not None:
             self._unparsed[path] = source
-        parsed, self._all_specs = self._parsed.pop(path, None), None
-        self._affected.pop(path, None)
+        parsed, self._all_specs = self.parsed.pop(path, None), None
         if parsed:
             self._rejected_agents[path] = RejectedAgent(parsed.spec, parsed.document)
         last_good = self._last_good.get(path) or (self._moved(parsed.spec.name) if parsed else None)
@@ -484,34 +385,22 @@ class Linker:
         except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
             self._rejected[path].append(problem_from_exception(path, error))
 
-    def link(self) -> Linked:
-        """Return the agents."""
+    def link(self) -> dict[str, Agent]:
+        """Return the agents by name, sorted by path."""
         while problems_by_path := self._next_errors():
             for path, problems in problems_by_path.items():
                 self.reject(path, problems)
         self._add_hidden_problems()
         stale = [self._stale(path, agent) for path, agent in self._fallbacks.items()]
-        fresh = {path: self._compiled[path] for path in self._affected}
-        relinked = (*fresh.values(), *stale)
-        agents = self._unaffected.with_others(relinked)
-        return Linked(
-            self._context,
-            agents,
-            self._parsed,
-            {**self._unaffected.agents, **fresh},
-            tuple(self._fallbacks.values()),
-            self._specs(),
-            {path for path, file in self._affected.items() if file.spec.sub_agents or file.spec.handoffs},
-            self._file_warnings(),
-            relinked,
-        )
+        agents = sorted((*(self._compiled[path] for path in self.parsed), *stale), key=lambda agent: agent.path)
+        return {agent.name: agent for agent in agents}
 
     @property
     def problems(self) -> list[Problem]:
         """The errors of rejected files, and the warnings about all files."""
         errors = [problem for problems in self._rejected.values() for problem in problems]
-        warnings = [warning for warnings in self._file_warnings().values() for warning in warnings]
-        return [*errors, *self._name_warnings, *self._stale_warnings, *warnings]
+        own = (warning for path in self.parsed for warning in self._file_warnings(path))
+        return [*errors, *self._name_warnings, *self._stale_warnings, *own]
 
     @property
     def broken(self) -> list[BrokenAgent]:
@@ -522,13 +411,8 @@ class Linker:
             if path not in self._fallbacks
         ]
 
-    def _file_warnings(self) -> dict[str, tuple[Problem, ...]]:
-        """Return the warnings about each file that is in effect, except for those that other files cause."""
-        found = dict(self._unaffected.warnings)
-        for path in self._affected:
-            if warnings := (*self._price_warnings.get(path, ()), *self._compiled[path].warnings):
-                found[path] = warnings
-        return found
+    def _file_warnings(self, path: str) -> tuple[Problem, ...]:
+        return (*self._price_warnings.get(path, ()), *self._compiled[path].warnings)
 
     def _next_errors(self) -> _ProblemsByPath:
         return self._duplicate_names() or self._cycles() or self._compile_errors() or self._model_errors()
@@ -550,9 +434,7 @@ class Linker:
             context = replace(self._compile_context(), specs={**specs, agent.spec.name: agent.spec})
             prices, budgets = self._context.prices, self._context.budgets
             found = find_problems(path, partial(hidden_problems, agent, context, prices, budgets))
-            owner = self._unaffected.owner(agent.spec.name)
-            owners = {owner} if owner else set[str]()
-            if others := owners | {other for other, name in claims if name == agent.spec.name and other != path}:
+            if others := {other for other, name in claims if name == agent.spec.name and other != path}:
                 found.append(_duplicate_name(agent.document, agent.spec.name, others))
             places = {(problem.path, problem.line, problem.column) for problem in self._rejected[path]}
             self._rejected[path] += (one for one in found if (one.path, one.line, one.column) not in places)
@@ -560,7 +442,7 @@ class Linker:
     def _moved(self, name: str) -> Agent | None:
         """Return the last good version of an agent whose file was moved to another path."""
         agent = self._previous.get(name)
-        return None if agent is None or agent.path in self._parsed or agent.path in self._rejected else agent.last_good
+        return None if agent is None or agent.path in self.parsed or agent.path in self._rejected else agent.last_good
 
     def _stale(self, path: str, last_good: Agent) -> Agent:
         """Return the last good version with the restrictions in its saved file; the live object if that is equal."""
@@ -583,8 +465,7 @@ class Linker:
         """Return the specs of all agents by name."""
         if self._all_specs is None:
             fallbacks = {agent.name: agent.spec for agent in self._fallbacks.values()}
-            others = {file.spec.name: file.spec for file in self._affected.values()}
-            self._all_specs = {**self._unaffected.specs, **fallbacks, **others}
+            self._all_specs = fallbacks | {file.spec.name: file.spec for file in self.parsed.values()}
         return self._all_specs
 
     def _compile_context(self) -> CompileContext:
@@ -600,30 +481,25 @@ class Linker:
 
         The file that already owns the name keeps it. At the first load there is no owner: every claimant is rejected.
         """
-        claimed = list(self._claimed_names())
-        names = {name for _, name in claimed}
-        owners = {name: owner for name in names if (owner := self._unaffected.owner(name))}
-        if len(names) == len(claimed) and not owners:
-            return {}
-        claims: dict[str, list[str]] = {name: [owner] for name, owner in owners.items()}
-        for path, name in claimed:
+        claims: dict[str, list[str]] = {}
+        for path, name in self._claimed_names():
             claims.setdefault(name, []).append(path)
         rejected: dict[str, list[Problem]] = {}
         for name, paths in claims.items():
             owner = self._previous[name].path if name in self._previous else None
             for path in paths if len(paths) > 1 else ():
-                if path in self._parsed:
-                    problem = _duplicate_name(self._parsed[path].document, name, set(paths) - {path})
+                if path in self.parsed:
+                    problem = _duplicate_name(self.parsed[path].document, name, set(paths) - {path})
                     (self._name_warnings if path == owner else rejected.setdefault(path, [])).append(problem)
         return rejected
 
     def _claimed_names(self) -> Iterable[tuple[str, str]]:
-        """Yield path and name of each affected agent."""
-        yield from ((path, parsed.spec.name) for path, parsed in self._affected.items())
+        """Yield path and name of each agent."""
+        yield from ((path, parsed.spec.name) for path, parsed in self.parsed.items())
         yield from ((path, agent.name) for path, agent in self._fallbacks.items())
 
     def _cycles(self) -> _ProblemsByPath:
-        parents = {path: parsed for path, parsed in self._affected.items() if parsed.spec.sub_agents}
+        parents = {path: parsed for path, parsed in self.parsed.items() if parsed.spec.sub_agents}
         if not parents:
             return {}
         specs = self._specs()
@@ -638,7 +514,7 @@ class Linker:
         context = self._compile_context()
         without_agents = context.with_only(())
         problems: dict[str, Iterable[Problem]] = {}
-        for path, parsed in self._affected.items():
+        for path, parsed in self.parsed.items():
             spec = parsed.spec
             try:
                 digest = self._digest(parsed, context.specs)
@@ -665,7 +541,7 @@ class Linker:
         """Return errors for cost limits and settings that the agents' models do not support, and keep warnings."""
         specs, problems = self._specs(), {}
         self._price_warnings = {}
-        for path, parsed in self._affected.items():
+        for path, parsed in self.parsed.items():
             if not _depends_on_models(parsed.spec):
                 continue
             found = find_problems(path, partial(self._model_problems, parsed, specs))
@@ -686,7 +562,7 @@ class Linker:
 
     def _is_unchanged(self, path: str) -> bool:
         last_good = self._last_good.get(path)
-        return last_good is not None and last_good.spec == self._parsed[path].spec
+        return last_good is not None and last_good.spec == self.parsed[path].spec
 
     def _digest(self, parsed: ParsedAgent, specs: Mapping[str, AgentSpec]) -> str:
         """Return the digest of a file and of everything it refers to; of other agents, only what this one sees."""

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from framework.config.agents.compile import Agent
 from framework.config.agents.diff import diff_agents, diff_settings
 from framework.config.agents.findings import BrokenAgent
-from framework.config.agents.link import LinkContext, Linked, Linker, ParsedAgent, restrict_agents
+from framework.config.agents.link import LinkContext, Linker, ParsedAgent, restrict_agents
 from framework.config.agents.models import (
     Budgets,
     PriceList,
@@ -215,7 +215,7 @@ class GenerationBuilder:
         if restricted is None:
             return rejected
         files = _shared_files(snapshot, previous)
-        return replace(rejected, files=files, files_sum=snapshot.files_sum, problems=problems, rejection=())
+        return replace(rejected, files=files, problems=problems, rejection=())
 
     def _restrict(
         self, snapshot: Snapshot, previous: Generation, reasons: tuple[Problem, ...]
@@ -250,10 +250,12 @@ class GenerationBuilder:
         prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
         budgets = define_budgets(settings, source, previous.budgets)
         self._update_link_context(settings, toolbox, prompts, budgets)
-        linked, linker = self._link(snapshot, previous)
-        agents = linked.agents
+        linker = self._linker(snapshot, previous)
+        agents = linker.link()
         problems += find_problems(SETTINGS_FILE, lambda: unused_limit_warnings(settings, source, agents, self._models))
-        sdk_warnings = find_problems(SETTINGS_FILE, lambda: self._sdk_warnings(linked, settings, source))
+        sdk_warnings = find_problems(
+            SETTINGS_FILE, lambda: self._sdk_warnings(linker.parsed.values(), settings, source)
+        )
         problems += find_problems(SETTINGS_FILE, lambda: self._sandbox_problems(settings.tools.sandbox, source, agents))
         broken = _broken_since_start(linker.broken, previous)
         triggers, trigger_problems = self._triggers.read(snapshot, agents, broken)
@@ -267,10 +269,8 @@ class GenerationBuilder:
             _shared_files(snapshot, previous),
             snapshot.cases,
             toolbox.plugins,
-            plugins=_plugins_in_use(toolbox, linked, previous),
+            plugins=_plugins_in_use(toolbox, agents, previous),
             root=toolbox.root,
-            linked=linked,
-            files_sum=snapshot.files_sum,
             settings=settings,
             external=external,
             skills=skills,
@@ -280,17 +280,18 @@ class GenerationBuilder:
             budgets=with_used_budgets(budgets, previous.budgets, (agent.spec for agent in agents.values())),
         )
 
-    def _link(self, snapshot: Snapshot, previous: Generation) -> tuple[Linked, Linker]:
+    def _linker(self, snapshot: Snapshot, previous: Generation) -> Linker:
         files = self._parse_all(snapshot.files_in(AGENTS))
-        linker = Linker(self._link_context, files.valid, previous.agents, previous.linked)
+        linker = Linker(self._link_context, files.valid, previous.agents)
         for path, error in files.invalid.items():
             linker.reject(path, error.problems, files.sources[path])
         for path, problem in _unreadable_agents(snapshot, previous).items():
             linker.reject(path, [problem])
-        return linker.link(), linker
+        return linker
 
-    def _sdk_warnings(self, linked: Linked, settings: Settings, source: SettingsSource) -> Iterator[Problem]:
-        files = linked.parsed.values()
+    def _sdk_warnings(
+        self, files: Collection[ParsedAgent], settings: Settings, source: SettingsSource
+    ) -> Iterator[Problem]:
         names = {name for models in {file.models for file in files} for name in models}
         missing = missing_sdks({*names, settings.model}, settings, self._models)
         agents = [(file.spec, file.document) for file in files if not missing.keys().isdisjoint(file.models)]
@@ -405,12 +406,7 @@ def _broken_since_start(found: Iterable[BrokenAgent], previous: Generation) -> t
 def _shared_files(snapshot: Snapshot, previous: Generation) -> Mapping[str, bytes]:
     """Return the files of a snapshot. Generations share the bytes of unchanged files: the history keeps them all."""
     before, files = previous.files, snapshot.files
-    if snapshot.edited_from == previous.files_sum:  # the other files are shared already
-        others = [path for path in snapshot.edited_paths if path in files]
-    else:
-        others = [path for path, source in files.items() if before.get(path) is not source]
-    shared = {path: before[path] for path in others if before.get(path) == files[path]}
-    return {**files, **shared} if shared else files
+    return {path: before[path] if before.get(path) == source else source for path, source in files.items()}
 
 
 def _unreadable_agents(snapshot: Snapshot, previous: Generation) -> dict[str, Problem]:
@@ -419,12 +415,12 @@ def _unreadable_agents(snapshot: Snapshot, previous: Generation) -> dict[str, Pr
     return snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()])
 
 
-def _plugins_in_use(toolbox: Toolbox, linked: Linked, previous: Generation) -> tuple[Plugin, ...]:
+def _plugins_in_use(toolbox: Toolbox, agents: Mapping[str, Agent], previous: Generation) -> tuple[Plugin, ...]:
     """Return the current plugins, and earlier versions whose functions stale or unchanged agents still use."""
-    agents: Collection[Agent] = linked.agents.values()
+    users = [*agents.values()]
     if {*previous.plugins} <= {*toolbox.plugins}:  # the live agents use only current ones
-        agents = linked.relinked
-    offered = {id(tool): tool.function for agent in agents for tool in agent.toolset.offered.values()}
-    extended = (agent for agent in agents if agent.hooks or agent.executor)
+        users = [agent for name, agent in agents.items() if previous.agents.get(name) is not agent]
+    offered = {id(tool): tool.function for agent in users for tool in agent.toolset.offered.values()}
+    extended = (agent for agent in users if agent.hooks or agent.executor)
     functions = [*offered.values(), *(function for agent in extended for function in agent.functions())]
     return tuple(dict.fromkeys([*toolbox.plugins, *plugins_of(functions)]))

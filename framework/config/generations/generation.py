@@ -11,7 +11,7 @@ from typing import Literal
 from framework.config.agents.compile import Agent, CompileContext, build_agent, extension_names, template_names
 from framework.config.agents.diff import diff_agents, diff_settings
 from framework.config.agents.findings import BrokenAgent, require_valid
-from framework.config.agents.link import Linked, ParsedAgent
+from framework.config.agents.link import ParsedAgent
 from framework.config.agents.models import Budgets, PriceList
 from framework.config.agents.skills import read_skill
 from framework.config.agents.toolbox import ExternalTools, Toolbox, problem_from_exception
@@ -66,12 +66,8 @@ class Generation:
     """Warnings about models whose SDK is not installed."""
     plugins: tuple[Plugin, ...] = ()
     """All plugins in use: `live_plugins`, and the earlier versions whose tools stale agents have."""
-    files_sum: int = -1
-    """`Snapshot.files_sum` of `files`."""
     root: Path = Path()
     """The project's folder."""
-    linked: Linked | None = field(default=None, compare=False, repr=False)
-    """How `agents` were linked, for the build of the next generation; None if they come from elsewhere."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:

@@ -66,7 +66,7 @@ class ArchivedGeneration:
         kept = {name: problems for name, problems in base.stale.items() if name not in changed}
         restricted = {name: agent for name, agent in base.restricted.items() if name not in changed}
         return cls(
-            replace(generation, agents={}, linked=None),
+            replace(generation, agents={}),
             {**base.paths, **{name: agent.path for name, agent in changed.items()}},
             {**base.sources, **{name: agent.document.source for name, agent in changed.items()}},
             {**base.digests, **{name: agent.last_good.digest for name, agent in changed.items()}},

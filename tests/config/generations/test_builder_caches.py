@@ -1,14 +1,10 @@
-"""Agents that an edit cannot affect are used as they are, and the result is the one of linking all of them."""
+"""What a builder keeps from one build to the next does not change the result."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.agents.link import LinkContext, ParsedAgent
 from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import Generation, empty_generation
@@ -75,41 +71,27 @@ def visible(generation: Generation) -> object:
 
 @cases(50)
 @given(edits=st.lists(EDITS, min_size=1, max_size=8), live=st.lists(st.booleans(), min_size=8, max_size=8))
-def test_the_result_equals_linking_all_agents(edits: list[dict[str, str | None]], live: list[bool]) -> None:
+def test_the_result_equals_that_of_a_new_builder(edits: list[dict[str, str | None]], live: list[bool]) -> None:
     """Also if some of the generations are not published, and the next one is built from an earlier one."""
-    snapshot = build_snapshot({}, (), {})
-    settled, complete = new_builder(), new_builder()
-    before = empty_generation(Settings())
-    expected = before
+    snapshot, builder = build_snapshot({}, (), {}), new_builder()
+    before = expected = empty_generation(Settings())
     for edit, is_live in zip(edits, live, strict=False):
         changes = {path: None if text is None else text.encode() for path, text in edit.items()}
         snapshot = snapshot.edited(changes, (), {})
-        built = settled.build(snapshot, before, ExternalTools())
-        all_linked = complete.build(snapshot, replace(expected, linked=None, files_sum=-1), ExternalTools())
-        assert visible(built) == visible(all_linked)
+        built = builder.build(snapshot, before, ExternalTools())
+        all_new = new_builder().build(snapshot, expected, ExternalTools())
+        assert visible(built) == visible(all_new)
         if is_live and not built.rejection:
-            before, expected = built, all_linked
+            before, expected = built, all_new
 
 
-def test_only_agents_that_an_edit_can_affect_are_linked(monkeypatch: pytest.MonkeyPatch) -> None:
-    linked: list[str] = []
-    reference_digest = LinkContext.reference_digest
-
-    def recording(context: LinkContext, parsed: ParsedAgent) -> str:
-        linked.append(parsed.spec.name)
-        return reference_digest(context, parsed)
-
-    monkeypatch.setattr(LinkContext, "reference_digest", recording)
+def test_agents_that_an_edit_does_not_affect_stay_the_same_objects() -> None:
     texts = {f"agents.d/{number}.yaml": agent(f"agent-{number}", model="offline").encode() for number in range(20)}
     texts["agents.d/parent.yaml"] = agent("parent", model="offline", sub_agents="[agent-3]").encode()
     builder, snapshot = new_builder(), build_snapshot(texts, (), {})
     first = builder.build(snapshot, empty_generation(Settings()), ExternalTools())
-    linked.clear()
-    edited = snapshot.edited(
-        {"agents.d/7.yaml": agent("agent-7", model="offline", description="New.").encode()}, (), {}
-    )
-    second = builder.build(edited, first, ExternalTools())
-    assert sorted(set(linked)) == ["agent-7", "parent"]
+    new = agent("agent-7", model="offline", description="New.").encode()
+    second = builder.build(snapshot.edited({"agents.d/7.yaml": new}, (), {}), first, ExternalTools())
     assert second.agents["agent-7"].spec.description == "New."
     assert {name for name, one in second.agents.items() if one is not first.agents[name]} == {"agent-7"}
     assert list(second.agents) == list(first.agents)
