@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import OnChange, external_tool
+from framework.tools.tool_source import OnChange, RefreshedSource, external_tool
 from framework.types.errors import ConfigError, ToolError
 from framework.types.extras import install_command
 from framework.types.tool_servers import A2aAgent
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from framework.tools.a2a_client import Card, RemoteAgent
 
 
-_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _TRACING = "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"
 _SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -33,7 +32,7 @@ _SCHEMA: Mapping[str, Any] = {
 }
 
 
-class A2aSource:
+class A2aSource(RefreshedSource):
     """One remote agent. Its card is read when the project is loaded, and again from time to time."""
 
     def __init__(self, name: str, agent: A2aAgent, changed: OnChange) -> None:
@@ -44,13 +43,10 @@ class A2aSource:
             agent: its entry.
             changed: called whenever the tool or the faults change.
         """
-        self.name = f"agent.{name}"
-        self.tools: tuple[Tool, ...] = ()
-        self.faults: tuple[str, ...] = ()
-        self._agent, self._changed = agent, changed
+        super().__init__(f"agent.{name}", changed, agent.refresh)
+        self._agent = agent
         self._remote: RemoteAgent | None = None
         self._card: Card | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Read the card, and read it again in the background."""
@@ -59,33 +55,15 @@ class A2aSource:
             self._remote = remote_type(self.name, self._agent)
         except ImportError as error:
             self.faults = (f"{self.name} needs the A2A SDK ({error}): {install_command('agentsd[a2a]')}",)
-            return
         except ConfigError as error:
             self.faults = (f"{self.name} is unavailable: {error.message}",)
-            return
-        answered = await self._look()
-        self._watching = asyncio.create_task(self._watch(answered), name=self.name)
-
-    async def close(self) -> None:
-        """Stop reading the card."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        else:
+            await super().start()
 
     async def abandon(self, continuation: Mapping[str, Any]) -> None:
         """Cancel the task of a call that will not be continued; see `RemoteAgent.abandon`."""
         if self._remote and self._card:
             await self._remote.abandon(self._card, continuation)
-
-    async def _watch(self, answered: bool) -> None:
-        pause = _FIRST_RETRY_SECONDS
-        while True:
-            await asyncio.sleep(self._agent.refresh if answered else pause)
-            pause = _FIRST_RETRY_SECONDS if answered else min(pause * 2, _MAX_RETRY_SECONDS)
-            before = self.tools, self.faults
-            answered = await self._look()
-            if (self.tools, self.faults) != before:
-                self._changed()
 
     async def _look(self) -> bool:
         """Read the card and build the tool. A tool remains when its agent is down. Return whether there is a card."""

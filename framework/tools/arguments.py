@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, cast
 
 from pydantic import AliasChoices, BaseModel, ValidationError, create_model
-from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from framework.tools.json_schema import JsonSchema
@@ -491,16 +489,9 @@ def _require_bounded_work(work: ValidationWork, value: Any) -> int:
     return estimate
 
 
-class _ArgumentsJsonSchema(GenerateJsonSchema):
-    def encode_default(self, dft: Any) -> Any:
-        """Encode the usual defaults without a serializer, which Pydantic builds for each of them."""
-        is_plain = dft is None or type(dft) in (str, bool, int) or (type(dft) in (list, dict) and not dft)
-        return (copy(dft) if isinstance(dft, list | dict) else dft) if is_plain else super().encode_default(dft)
-
-
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON Schema of a model, without the titles that Pydantic generates."""
-    schema = model.model_json_schema(schema_generator=_ArgumentsJsonSchema)
+    schema = model.model_json_schema()
     schema.pop("title", None)
     for spec in schema.get("properties", {}).values():
         spec.pop("title", None)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from framework.tools.http import HttpClient, HttpFailed, HttpReply, UrlRefused, WebUrl, parse_http_url
 from framework.tools.tool import HostedOutput, Tool, ToolContext
-from framework.tools.tool_source import OnChange, RemoteCall, external_tool, request_in_span
+from framework.tools.tool_source import OnChange, RefreshedSource, RemoteCall, external_tool, request_in_span
 from framework.types.errors import ConfigError, ToolError
 from framework.types.text import shorten
 from framework.types.tool_servers import Skill, SkillHost
@@ -144,10 +142,9 @@ def _first(error: ValidationError) -> str:
 
 
 _POLL_SECONDS = 30.0
-_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 
 
-class SkillSource:
+class SkillSource(RefreshedSource):
     """The skills of one host as a source of tools. The list is refreshed periodically, and when the host was down."""
 
     def __init__(
@@ -157,7 +154,7 @@ class SkillSource:
         changed: OnChange,
         *,
         poll_interval: float = _POLL_SECONDS,
-        first_retry: float = _FIRST_RETRY_SECONDS,
+        first_retry: float = 1.0,
     ) -> None:
         """Create a source; `start` requests the list of skills.
 
@@ -171,44 +168,15 @@ class SkillSource:
         Raises:
             ConfigError: the URL is invalid.
         """
-        self.name = f"skill.{name}"
-        self.tools: tuple[Tool, ...] = ()
-        self.faults: tuple[str, ...] = ()
-        self._host, self._changed = host, changed
-        self._poll_interval, self._first_retry = poll_interval, first_retry
+        super().__init__(f"skill.{name}", changed, poll_interval if host.discover else None, first_retry)
+        self._host = host
         self._made: dict[str, tuple[Skill, Tool]] = {}
         self._known: dict[str, Skill] = {}
         """Skills from the host's last response, by id."""
-        self._wake = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
         self._base = _base(host.url)
         self._client = HttpClient.to(self._base, timeout=host.timeout)
 
-    async def start(self) -> None:
-        """Request the list of skills, and refresh it in the background."""
-        answered = await self._look()
-        if self._host.discover:
-            self._watching = asyncio.create_task(self._watch(answered), name=self.name)
-
-    async def close(self) -> None:
-        """Stop refreshing the list of skills."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-
     # --- discovering skills
-
-    async def _watch(self, answered: bool) -> None:
-        pause = self._first_retry
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._poll_interval if answered else pause)
-            self._wake.clear()
-            pause = self._first_retry if answered else min(pause * 2, _MAX_RETRY_SECONDS)
-            before = (self.tools, self.faults)
-            answered = await self._look()
-            if (self.tools, self.faults) != before:
-                self._changed()
 
     async def _look(self) -> bool:
         """Request the list of skills and build the tools. Return whether the host responded."""

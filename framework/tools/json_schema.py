@@ -63,15 +63,13 @@ class JsonSchema:
 
         Each has a `type`, or one of the keywords `leaves`.
         """
-        if isinstance(node, dict) and "type" in node:  # fast path: nearly always true, once per argument
-            return [node]
         branches: list[Mapping[str, Any]] = []
         pending = [(node, 0)]
         for _ in range(_MAX_VISITED):
             if not pending:
                 return branches
             node, hops = pending.pop()
-            if not isinstance(node, (dict, Mapping)) or hops > _MAX_HOPS:  # dict first: Mapping is slow to check
+            if not isinstance(node, Mapping) or hops > _MAX_HOPS:
                 return []
             if "type" in node or any(keyword in node for keyword in leaves):
                 branches.append(node)
@@ -93,7 +91,7 @@ class JsonSchema:
 
     def child(self, node: Any, value: Any, part: str | int) -> Any:
         """Return the schema of a part of an object or a list, or None if it is ambiguous."""
-        container_type = "object" if isinstance(value, (dict, Mapping)) else "array"
+        container_type = "object" if isinstance(value, Mapping) else "array"
         containers = [branch for branch in self.branches(node) if container_type in type_names([branch])]
         if len(containers) != 1:
             return None
@@ -101,14 +99,14 @@ class JsonSchema:
         if container_type == "array":
             return None if "prefixItems" in branch else branch.get("items")
         properties = branch.get("properties")
-        if isinstance(properties, (dict, Mapping)) and part in properties:
+        if isinstance(properties, Mapping) and part in properties:
             return properties[part]
         return None if "patternProperties" in branch else branch.get("additionalProperties")
 
     def optional_properties(self, node: Any) -> frozenset[str]:
         """Return the properties of an object that may be omitted; empty if that is ambiguous."""
         objects = [branch for branch in self.branches(node) if "object" in type_names([branch])]
-        if len(objects) != 1 or not isinstance(objects[0].get("properties"), (dict, Mapping)):
+        if len(objects) != 1 or not isinstance(objects[0].get("properties"), Mapping):
             return frozenset()
         required = objects[0].get("required")
         return frozenset(objects[0]["properties"]) - frozenset(required if isinstance(required, list) else ())
@@ -183,8 +181,6 @@ def _list_choices(branch: Mapping[str, Any]) -> str:
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?")
 _BOOLEANS = {"true": True, "false": False}
-_PLAIN_TYPES: Mapping[type, str] = {str: "string", int: "integer", bool: "boolean"}
-"""Types of values without parts, and JSON Schema's names for them."""
 UNREADABLE: Final = object()
 """Returned by `parse_as` for a text that represents no value of the expected types."""
 
@@ -203,26 +199,9 @@ class RepairedArguments:
 
 def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> RepairedArguments:
     """Return repaired arguments; those that match the schema are unchanged."""
-    if _are_plain(schema, arguments):
-        return RepairedArguments(dict(arguments))
     repairs = _Repairs(JsonSchema(schema))
     repaired = repairs.repair_parts(schema, dict(arguments), ())
     return RepairedArguments(repaired, tuple(repairs.notes))
-
-
-def _are_plain(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether each argument has the one type that its property names, so that nothing needs repair.
-
-    It is true for most calls, and known in a fraction of the time of looking for repairs.
-    """
-    properties = schema.get("properties")
-    if schema.get("type") != "object" or not isinstance(properties, dict):
-        return False
-    for name, value in arguments.items():
-        expected = properties.get(name)
-        if not isinstance(expected, dict) or expected.get("type") != _PLAIN_TYPES.get(type(value), ""):
-            return False
-    return True
 
 
 class _Repairs:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,6 +33,7 @@ _CLIENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """A name that every provider accepts."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
+_MAX_RETRY_SECONDS = 60.0
 _SERVER_PREFIXES = ("agent", "mcp", "skill")
 
 RemoteCall = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
@@ -66,6 +69,55 @@ class ToolSource(Protocol):
 
 OnChange = Callable[[], None]
 """Called by a source, in the event loop, whenever its tools or faults change."""
+
+
+class RefreshedSource:
+    """A `ToolSource` whose description is read again from time to time, and sooner while that fails."""
+
+    def __init__(self, name: str, changed: OnChange, refresh: float | None, first_retry: float = 1.0) -> None:
+        """Create a source; `start` reads its description.
+
+        Args:
+            name: prefix of the names of its tools.
+            changed: called whenever the tools or faults change.
+            refresh: seconds between two readings; None: it is read once.
+            first_retry: seconds before the first retry after a failure. The delay doubles, up to a minute.
+        """
+        self.name = name
+        self.tools: tuple[Tool, ...] = ()
+        self.faults: tuple[str, ...] = ()
+        self._changed, self._refresh, self._first_retry = changed, refresh, first_retry
+        self._wake = asyncio.Event()
+        """Set to read the description at once."""
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the description, and read it again in the background."""
+        is_read = await self._look()
+        if self._refresh is not None:
+            self._watching = asyncio.create_task(self._watch(self._refresh, is_read), name=self.name)
+
+    async def close(self) -> None:
+        """Stop reading the description."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
+    async def _look(self) -> bool:
+        """Read the description, and set the tools and faults. Return whether it could be read."""
+        raise NotImplementedError
+
+    async def _watch(self, refresh: float, is_read: bool) -> None:
+        pause = self._first_retry
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), refresh if is_read else pause)
+            self._wake.clear()
+            pause = self._first_retry if is_read else min(pause * 2, _MAX_RETRY_SECONDS)
+            before = (self.tools, self.faults)
+            is_read = await self._look()
+            if (self.tools, self.faults) != before:
+                self._changed()
 
 
 def source_of(tool: str) -> str:

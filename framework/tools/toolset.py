@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal, Protocol, get_args
@@ -228,44 +229,15 @@ def _synonyms() -> Mapping[str, frozenset[str]]:
 _SYNONYMS = _synonyms()
 
 
-class Globs:
-    """A set of globs, each equal to `fnmatch.fnmatchcase`: `*`, `?` and `[…]` over the whole name.
-
-    `name`, `prefix*`, `*suffix` and `*infix*` are compared as text: all globs of the first three kinds together.
-    """
-
-    __slots__ = ("_exact", "_infixes", "_others", "_prefixes", "_suffixes")
-
-    def __init__(self, globs: Iterable[str]) -> None:
-        kinds: tuple[list[str], ...] = [], [], [], [], []
-        exact, prefixes, suffixes, infixes, others = kinds
-        for glob in globs:
-            begins, ends, literal = glob.startswith("*"), glob.endswith("*"), glob.strip("*")
-            if "*" in literal or "?" in literal or "[" in literal:
-                others.append(glob)
-            elif ends:
-                (infixes if begins and literal else prefixes).append(literal)
-            else:
-                (suffixes if begins else exact).append(literal)
-        self._exact, self._prefixes, self._suffixes = frozenset(exact), tuple(prefixes), tuple(suffixes)
-        self._infixes, self._others = tuple(infixes), tuple(others)
-
-    def matching(self, names: Collection[str]) -> set[str]:
-        """Return the names that at least one of the globs matches."""
-        found: set[str] = set(self._exact.intersection(names)) if self._exact else set()
-        if prefixes := self._prefixes:
-            found.update([name for name in names if name.startswith(prefixes)])
-        if suffixes := self._suffixes:
-            found.update([name for name in names if name.endswith(suffixes)])
-        if self._infixes or self._others:
-            left = [name for name in names if name not in found] if found else names
-            everything = "\n".join(left)  # what it does not contain, no name does
-            for infix in self._infixes:
-                if infix in everything:
-                    found.update([name for name in left if infix in name])
-            for glob in self._others:
-                found.update([name for name in left if fnmatchcase(name, glob)])
-        return found
+def matching_names(globs: Iterable[str], names: Collection[str]) -> set[str]:
+    """Return the names that at least one of the globs matches, as `fnmatch.fnmatchcase` does."""
+    found: set[str] = set()
+    for glob in globs:
+        if any(sign in glob for sign in "*?["):
+            found.update(filter_names(names, glob))
+        elif glob in names:
+            found.add(glob)
+    return found
 
 
 RuleKind = Literal["deny", "ask", "allow"]
@@ -341,9 +313,10 @@ class Toolset:
             source: file that contains the policy.
             blocked: names of tools that are not offered, regardless of the rules.
         """
-        names = Globs((*policy.allow, *(rule.tool for rule in policy.ask))).matching(tools.keys())
+        names = matching_names((*policy.allow, *(rule.tool for rule in policy.ask)), tools.keys())
         names.update([name for name, tool in tools.items() if tool.source in BY_KEY])
-        names -= Globs(rule.tool for rule in policy.deny if not rule.is_conditional).matching(names)
+        denied = [rule.tool for rule in policy.deny if not rule.is_conditional]
+        names -= matching_names(denied, names)
         names.difference_update(blocked)
         own = {name: tool for name, tool in tools.items() if tool.source == "run"}
         names -= own.keys() - (set(policy.allow) - {TOOL_SEARCH})
@@ -357,10 +330,8 @@ class Toolset:
         self.offered: Mapping[str, Tool] = {
             name: tool for name, tool in tools.items() if name in names and (tool.risk in risks or name in lifted)
         }
-        denied = Globs(rule.tool for rule in policy.deny if not rule.is_conditional).matching(own.keys())
-        self.on_demand: Mapping[str, Tool] = {
-            name: tool for name, tool in own.items() if self.offered and name not in denied
-        }
+        no_names = matching_names(denied, own.keys()) if self.offered else own.keys()
+        self.on_demand: Mapping[str, Tool] = {name: tool for name, tool in own.items() if name not in no_names}
         """Tools that a run adds to its requests when it needs them: `result.read` once a result was cut. They are in
         `offered`, too, and in each request, if `allow` names them without a wildcard."""
         self.deferred: frozenset[str] = _NO_NAMES
@@ -553,8 +524,8 @@ def filter_tools(
 ) -> list[Tool]:
     """Select tools by name or glob. `allow=None` or empty means all; `deny` takes precedence over `allow`."""
     tools = list(tools)
-    allowed = Globs(_listed(allow) or ("*",)).matching([tool.name for tool in tools])
-    allowed -= Globs(_listed(deny)).matching(allowed)
+    allowed = matching_names(_listed(allow) or ("*",), {tool.name for tool in tools})
+    allowed -= matching_names(_listed(deny), allowed)
     return [tool for tool in tools if tool.name in allowed]
 
 

@@ -1,4 +1,4 @@
-"""Globs that are compared as text match what `fnmatch` matches."""
+"""Several globs match what `fnmatch` matches for any of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from framework.tools.toolset import Globs
+from framework.tools.toolset import matching_names
 from tests.support.cases import cases
 
 NAMES = ["", "*", "a", "ab", "a.b", "a.read_b", "read_", "x.read_y.z", "a\nb"]
@@ -18,11 +18,11 @@ NAMES = ["", "*", "a", "ab", "a.b", "a.read_b", "read_", "x.read_y.z", "a\nb"]
     "glob", ["", "*", "**", "***", "a", "a*", "*b", "*.read_*", "*read_*", "a*b", "?", "a?", "*[ab]", "[*]", "*\n*"]
 )
 def test_each_kind_of_glob_matches_what_fnmatch_matches(glob: str) -> None:
-    assert Globs([glob]).matching(NAMES) == {name for name in NAMES if fnmatchcase(name, glob)}
+    assert matching_names([glob], NAMES) == {name for name in NAMES if fnmatchcase(name, glob)}
 
 
 def test_without_globs_nothing_matches() -> None:
-    assert Globs([]).matching(NAMES) == set()
+    assert matching_names([], NAMES) == set()
 
 
 @cases(400)
@@ -32,4 +32,4 @@ def test_without_globs_nothing_matches() -> None:
 )
 @example(globs=["*", "a"], names=[""])
 def test_globs_match_what_any_of_them_matches(globs: list[str], names: list[str]) -> None:
-    assert Globs(globs).matching(names) == {name for name in names if any(fnmatchcase(name, glob) for glob in globs)}
+    assert matching_names(globs, names) == {name for name in names if any(fnmatchcase(name, glob) for glob in globs)}

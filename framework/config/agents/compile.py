@@ -35,7 +35,7 @@ from framework.tools.declaration import Extension
 from framework.tools.scripts import SCRIPT_TOOL, is_function
 from framework.tools.tool import BY_KEY, Tool
 from framework.tools.tool_source import client_tool, source_of
-from framework.tools.toolset import CLIENT, Globs, Toolset
+from framework.tools.toolset import CLIENT, Toolset, matching_names
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
@@ -564,7 +564,7 @@ def _deferred(spec: AgentSpec, toolset: Toolset, context: CompileContext) -> Col
             return ()
         names = {name for name, tool in toolset.offered.items() if tool.source not in _KEPT}
     else:
-        names = Globs(spec.skill_policy.defer).matching(toolset.offered.keys())
+        names = matching_names(spec.skill_policy.defer, toolset.offered.keys())
     return names - {spec.model_settings.tool_choice or ""}
 
 

@@ -39,7 +39,7 @@ from framework.config.yaml.document import Document, DocumentError, KeyPath, Pac
 from framework.config.yaml.parse import JsonObject, ParseError, get_dotted, merge_valid
 from framework.tools.tool import BY_KEY
 from framework.tools.tool_source import source_of
-from framework.tools.toolset import Globs, filter_tools
+from framework.tools.toolset import filter_tools, matching_names
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, SkillPolicy
 
@@ -95,7 +95,7 @@ class LinkContext:
         patterns = [*allowed.allow, *allowed.preload, *(rule.skill for rule in allowed.deny)]
         if not patterns:
             return []
-        names = sorted(Globs(patterns).matching(self.toolbox.skills))
+        names = sorted(matching_names(patterns, self.toolbox.skills))
         return [part for name in names for part in (name, self.toolbox.skills[name].digest)]
 
     def _external_parts(self, spec: AgentSpec, tools: Iterable[str]) -> list[str]:

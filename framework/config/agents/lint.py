@@ -11,7 +11,7 @@ from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import has_argument, location_kind
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
-from framework.tools.toolset import CLIENT, TOOL_SEARCH, Globs, PlacedRule, Toolset
+from framework.tools.toolset import CLIENT, TOOL_SEARCH, PlacedRule, Toolset, matching_names
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 
@@ -67,7 +67,7 @@ def _deferred_tools(spec: AgentSpec, toolset: Toolset, document: Document) -> It
     """Warn about patterns of `defer` that match no offered tool, and about a search that the rules deny."""
     patterns = spec.skill_policy.defer if spec.skill_policy.defer != "auto" else ()
     for index, pattern in enumerate(patterns):
-        if not Globs((pattern,)).matching(toolset.offered.keys()):
+        if not matching_names((pattern,), toolset.offered.keys()):
             problem = document.problem(("skill_policy", "defer", index), f"{pattern!r} matches no tool that is offered")
             yield problem.model_copy(update={"severity": "warning"})
     if toolset.deferred and TOOL_SEARCH not in toolset.offered:

@@ -28,7 +28,7 @@ from framework.tools.skills import (
     without_tags,
 )
 from framework.tools.tool import Tool
-from framework.tools.toolset import Globs, Toolset
+from framework.tools.toolset import Toolset, matching_names
 from framework.types.problem import Problem
 from framework.types.spec import AgentSkills, AgentSpec, SkillRule, is_glob
 from framework.types.text import did_you_mean, one_line, shorten, visible
@@ -73,9 +73,9 @@ class SkillSet:
         """Select the skills of an agent."""
         if not known or not (allowed.allow or allowed.preload):
             return NO_SKILLS
-        denied = Globs(rule.skill for rule in allowed.deny).matching(known)
-        preloaded = Globs(allowed.preload).matching(known) - denied
-        names = (Globs(allowed.allow).matching(known) - denied) | preloaded
+        denied = matching_names([rule.skill for rule in allowed.deny], known)
+        preloaded = matching_names(allowed.preload, known) - denied
+        names = (matching_names(allowed.allow, known) - denied) | preloaded
         return cls({name: known[name] for name in sorted(names)}, tuple(sorted(preloaded)), allowed.scripts)
 
     def tools(self) -> list[Tool]:

@@ -42,7 +42,7 @@ from framework.tools.openapi.operations import (
     read_operations,
 )
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import OnChange, RemoteCall, external_tool, request_in_span
+from framework.tools.tool_source import OnChange, RefreshedSource, RemoteCall, external_tool, request_in_span
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import Method
 from framework.types.redact import MASK
@@ -59,7 +59,6 @@ _MAX_TARGET_CHARS = 8_000
 _MAX_ERROR_CHARS = 2_000
 _MIN_SECRET_CHARS = 6
 """Shorter values are not searched in responses: they would match by chance."""
-_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _DOCUMENT_TIMEOUT = 60.0
 
 
@@ -425,7 +424,7 @@ _MEDIA_TYPES = {
 }
 
 
-class ApiSource:
+class ApiSource(RefreshedSource):
     """An API whose document has a URL, as a source of tools. The document is requested again from time to time."""
 
     def __init__(
@@ -435,7 +434,7 @@ class ApiSource:
         changed: OnChange,
         logins: LoginStore | None = None,
         *,
-        first_retry: float = _FIRST_RETRY_SECONDS,
+        first_retry: float = 1.0,
     ) -> None:
         """Create a source; `start` requests the document.
 
@@ -454,77 +453,46 @@ class ApiSource:
             self._url = parse_http_url(api.document)
         except UrlRefused as error:
             raise ConfigError(error.message) from None
-        self.name = name
-        self._api, self._changed, self._logins, self._first_retry = api, changed, logins, first_retry
+        super().__init__(name, changed, api.refresh, first_retry)
+        self._api, self._logins = api, logins
         self._client = HttpClient.to(self._url, timeout=_DOCUMENT_TIMEOUT, max_bytes=MAX_API_DOCUMENT_BYTES)
         self._source = b""
         self._built = BuiltApi()
-        self._fault = ""
-        self._watching: asyncio.Task[None] | None = None
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """The tools of the last document that could be read. An unchanged tool remains the same object."""
-        return self._built.tools
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Reasons why the document or some of its operations are not usable."""
-        places = [
-            (f"line {fault.line} of {self._api.document}: " if fault.line else "", fault)
-            for fault in self._built.faults
-        ]
-        faults = [f"{self.name}: {place}{fault.message}" for place, fault in places]
-        return (*([f"{self.name} is not up to date: {self._fault}"] if self._fault else []), *faults)
 
     @property
     def document(self) -> str:
         """Digest of the document; empty without one."""
         return bytes_digest(self._source) if self._source else ""
 
-    async def start(self) -> None:
-        """Request the document, and refresh it in the background."""
-        is_read = await self._look()
-        self._watching = asyncio.create_task(self._watch(is_read), name=self.name)
-
-    async def close(self) -> None:
-        """Stop refreshing the document."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-
-    async def _watch(self, is_read: bool) -> None:
-        pause = self._first_retry
-        while True:
-            await asyncio.sleep(self._api.refresh if is_read else pause)
-            pause = self._first_retry if is_read else min(pause * 2, _MAX_RETRY_SECONDS)
-            before = (self.tools, self.faults)
-            is_read = await self._look()
-            if (self.tools, self.faults) != before:
-                self._changed()
-
     async def _look(self) -> bool:
-        """Request the document, and build the tools if it has changed. Return whether it could be read."""
+        """Request the document; if it has changed, build its tools. The last good document stays in use."""
         try:
-            reply = await self._client.request("GET", self._url, headers={"accept": _DOCUMENT_TYPES})
-            if reply.status != 200 or reply.truncated:
-                why = (
-                    f"has more than {len(reply.body)} bytes"
-                    if reply.truncated
-                    else f"responded with HTTP {reply.status}"
-                )
-                raise HttpFailed(f"{self._api.document} {why}")
-        except ToolError as error:
-            self._fault = error.message
-            return False
-        self._fault = ""
-        if reply.body != self._source:
-            built = await asyncio.to_thread(build_api, self.name, self._api, reply.body, self._built, self._logins)
-            if not built.is_usable and self._built.operations:  # the last good document applies
-                self._fault = built.faults[0].message
-                return False
-            self._source, self._built = reply.body, built
-        return True
+            await self._update(await self._requested())
+            outdated = ""
+        except (ToolError, ConfigError) as error:
+            outdated = f"{self.name} is not up to date: {error.message}"
+        places = [f"line {fault.line} of {self._api.document}: " if fault.line else "" for fault in self._built.faults]
+        faults = [
+            f"{self.name}: {place}{fault.message}" for place, fault in zip(places, self._built.faults, strict=True)
+        ]
+        self.tools, self.faults = self._built.tools, (*([outdated] if outdated else []), *faults)
+        return not outdated
+
+    async def _requested(self) -> bytes:
+        reply = await self._client.request("GET", self._url, headers={"accept": _DOCUMENT_TYPES})
+        if reply.truncated:
+            raise HttpFailed(f"{self._api.document} has more than {len(reply.body)} bytes")
+        if reply.status != 200:
+            raise HttpFailed(f"{self._api.document} responded with HTTP {reply.status}")
+        return reply.body
+
+    async def _update(self, source: bytes) -> None:
+        if source == self._source:
+            return
+        built = await asyncio.to_thread(build_api, self.name, self._api, source, self._built, self._logins)
+        if not built.is_usable and self._built.operations:
+            raise ConfigError(built.faults[0].message)
+        self._source, self._built = source, built
 
 
 _DOCUMENT_TYPES = "application/json, application/yaml;q=0.9, */*;q=0.5"
