@@ -6,33 +6,28 @@ In reading order; each module imports only from those below it:
     chat_prompt        Input of a chat on a terminal: line editing, history, pastes, completions.
     chat_commands      The slash commands of a chat, and what a chat knows.
     transcripts        `agentsd conversations show`, `fork`, `export`, `import`, `delete`: one conversation.
-    memory             `agentsd memory`: lists, shows and forgets the notes of agents.
     test               `agentsd test`: runs the test cases of agents.
-    runs               `agentsd runs` and `conversations`: lists and prunes; finds the other commands.
+    runs               `agentsd runs`, `conversations`, `memory`: lists of what is stored; imports the other commands.
     triggers           `agentsd triggers`: lists, runs, pauses and resumes what starts runs by itself.
-    policy             `agentsd policy suggest`: turns past decisions into rules.
     main               The `agentsd` command: imports a command when it is called, turns errors into one line.
     run_control        `agentsd runs decide`, `resume`, `cancel`, `tail`, `replay`: execute or follow a run.
     run_steps          `agentsd runs show` and `export`: what a run did.
     fleet              `agentsd fleet` and `budgets`: what the processes of a store execute and use.
     check              `agentsd check`: reports all problems of a project's files, and applies their fixes.
-    run                `agentsd run`: sends one message to an agent and prints the answer.
+    run                `agentsd run`, and how other commands run or resume one message: progress, decisions, the answer.
     models             `agentsd models`: what is assumed of a model, and whether its server agrees.
-    keys               `agentsd keys`: creates keys of the HTTP server.
     serve              `agentsd serve`, `worker`, `mcp`, `acp`: serve a project until a signal or the client ends it.
     tools              `agentsd tools`: lists the tools, calls one, accepts changed ones.
     agents             `agentsd agents`, `templates`, `explain`: what a project's agents are and may do.
-    grants             `agentsd grants`: the approvals that are remembered.
-    config             `agentsd config`: compares projects; shows and rolls back the generations of a server.
+    grants             `agentsd grants` and `policy`: approvals that are remembered, rules learned from past decisions.
+    config             `agentsd config` and `keys`: versions of a project, generations of a server, keys for it.
     completion         `agentsd completion`, the completions of a shell, and the index of all commands.
     entry              Entry point: imports the rest so that Ctrl-C stays quiet.
     init               `agentsd init` and `agentsd new`: create a working project, and agents in it.
-    session            Runs or resumes one message: shows progress, asks for decisions, prints the answer.
     confirm            Asks the user for the decisions that a run or a plan waits for.
     project            `agentsd schema`; reads the project that a command works on, sends its traces.
-    location           What a command works on: a project, an agent file, stored runs and conversations.
+    location           What a command works on: a project, an agent file, what is stored; options that commands share.
     run_view           Shows a run while it is in progress: its tree, text and status line, below output that stays.
     show               Formats events as text, rows as tables, and traces as waterfalls.
     terminal           The terminal: escaped output, wrapped lines, input, Ctrl-C.
-    options            Options and arguments that several commands share.
 """

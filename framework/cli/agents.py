@@ -13,8 +13,15 @@ import click
 import yaml
 
 from framework.cli.grants import grant_line, read_grants, state_of
-from framework.cli.location import Location, arguments_of, locate
-from framework.cli.options import INPUT_OPTION, LOCALE_OPTION, PROJECT_OPTION, parse_inputs
+from framework.cli.location import (
+    INPUT_OPTION,
+    LOCALE_OPTION,
+    PROJECT_OPTION,
+    Location,
+    arguments_of,
+    locate,
+    parse_inputs,
+)
 from framework.cli.project import find_tool, read_project
 from framework.cli.show import counted, show_table, wrapped
 from framework.cli.terminal import wrapped_line

@@ -19,20 +19,25 @@ import click
 
 from framework.cli.chat_commands import ChatCommands, ChatState, LineReader, MessageReader, attached, is_command
 from framework.cli.confirm import CountMatches, ask_for_decisions
-from framework.cli.location import Location, locate, new_conversation, runs_of, show_problem, store_url
-from framework.cli.options import (
+from framework.cli.location import (
     INPUT_OPTION,
     LIMIT_OPTION,
     LOCALE_OPTION,
     MODEL_OPTION,
+    Location,
+    locate,
+    new_conversation,
     parse_inputs,
     parse_pairs,
     project_path,
+    runs_of,
+    show_problem,
+    store_url,
     tenant_option,
     user_option,
 )
 from framework.cli.project import trace_export
-from framework.cli.session import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
+from framework.cli.run import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
 from framework.cli.show import View, requested_waterfall
 from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
 from framework.cli.transcripts import conversation_lines

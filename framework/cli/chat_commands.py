@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from framework.cli.location import load_files, new_conversation, runs_of, store_as_turn
-from framework.cli.options import parse_inputs
+from framework.cli.location import load_files, new_conversation, parse_inputs, runs_of, store_as_turn
 from framework.cli.run_view import LiveArea, TerminalArea
 from framework.cli.show import MARKS, as_visible_json, counted, requested_waterfall, show_table
 from framework.cli.terminal import as_json_text, on_interrupt, raw_stderr, read_in_thread, wrapped_line, write_out

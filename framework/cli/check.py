@@ -12,8 +12,7 @@ from pathlib import Path
 
 import click
 
-from framework.cli.location import Location, locate, show_problem
-from framework.cli.options import project_path
+from framework.cli.location import Location, locate, project_path, show_problem
 from framework.cli.project import read_project, refresh_schemas
 from framework.cli.show import counted
 from framework.cli.terminal import prints_on_stderr

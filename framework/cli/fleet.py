@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from framework.cli.location import ago, lenient_settings, locate, open_project_store
-from framework.cli.options import PROJECT_OPTION, project_path
+from framework.cli.location import PROJECT_OPTION, ago, lenient_settings, locate, open_project_store, project_path
 from framework.cli.show import NOTHING, counted, show_table
 from framework.store.views import read_fleet
 from framework.types.budget import BudgetStatus, budget_statuses

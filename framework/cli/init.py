@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import framework
-from framework.cli.options import PROJECT_OPTION, project_path
+from framework.cli.location import PROJECT_OPTION, project_path
 from framework.cli.show import counted
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.snapshot import AGENTS

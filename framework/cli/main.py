@@ -52,7 +52,6 @@ class LazyGroup(click.Group):
         *args: Any,
         commands_of: Mapping[str, str],
         modules: Mapping[str, str] = MappingProxyType({}),
-        instead: Mapping[str, str] = MappingProxyType({}),
         **kwargs: Any,
     ) -> None:
         """Create a group.
@@ -61,22 +60,19 @@ class LazyGroup(click.Group):
             *args: those of click.Group.
             commands_of: the help of each command by name.
             modules: `MODULE:NAME` of each command that is not `command` of the module with its name.
-            instead: what to type instead of names that are no commands.
             **kwargs: those of click.Group.
         """
         super().__init__(*args, **kwargs)
-        self._commands_of, self._modules, self._instead = commands_of, modules, instead
+        self._commands_of, self._modules = commands_of, modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
         """Return the names of all commands, in the order in which a newcomer needs them."""
         return list(self._commands_of)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; raises click.UsageError with the closest names."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """Import and return a command; None if there is none."""
         if cmd_name not in self._commands_of:
-            known = self._instead.get(cmd_name)
-            meant = f"; use {known}" if known else did_you_mean(cmd_name, [*self._commands_of])
-            raise click.UsageError(f"there is no command {cmd_name!r}{meant}", ctx)
+            return None
         module, _, name = self._modules.get(cmd_name, f"{cmd_name}:command").partition(":")
         with _starting() if cmd_name in SLOW else nullcontext():
             command: click.Command = getattr(import_module(f"framework.cli.{module}"), name)
@@ -171,6 +167,9 @@ MODULES = {
     "mcp": "serve:mcp_command",
     "acp": "serve:acp_command",
     "conversations": "runs:conversations_command",
+    "memory": "runs:memory_command",
+    "policy": "grants:policy_command",
+    "keys": "config:keys_command",
 }
 """`MODULE:NAME` of each command that is not `command` of the module with its name."""
 UNDERSTOOD = {"ls": ("agents", "list"), "validate": ("check",), "lint": ("check",), "version": ("--version",)}
@@ -201,7 +200,6 @@ SHOW_CURSOR = b"\x1b[?25h"
     cls=IndexedRoot,
     commands_of=COMMANDS,
     modules=MODULES,
-    instead=INSTEAD,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="agentsd", prog_name="agentsd", message="%(prog)s %(version)s")
@@ -277,6 +275,10 @@ def _report_usage(error: click.ClickException) -> None:
         click.echo(error.format_message(), err=True)
         return
     message = error.format_message()
+    if isinstance(error, click.NoSuchCommand) and error.ctx and isinstance(group := error.ctx.command, click.Group):
+        name = error.command_name
+        known = f"; use {INSTEAD[name]}" if group is agentsd and name in INSTEAD else None
+        message = f"there is no command {name!r}{known or did_you_mean(name, group.list_commands(error.ctx))}"
     click.secho("error: ", fg="red", nl=False, err=True)
     say(redact(message[:1].lower() + message[1:]), err=True)
     if isinstance(error, click.UsageError) and error.ctx is not None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from framework.cli.location import locate
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.location import PROJECT_OPTION, locate
 from framework.cli.show import show_table
 from framework.cli.terminal import say
 from framework.config.overlay import SETTINGS_FILE

@@ -18,8 +18,7 @@ from typing import Protocol, cast
 import click
 
 import framework
-from framework.cli.location import Location, lenient_settings, locate
-from framework.cli.options import project_path
+from framework.cli.location import Location, lenient_settings, locate, project_path
 from framework.cli.terminal import prints_on_stderr
 from framework.config.editing import replace_file
 from framework.config.generations.catalog import Catalog

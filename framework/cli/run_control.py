@@ -13,10 +13,17 @@ import click
 from pydantic import ValidationError
 
 from framework.cli.confirm import CountMatches, ask_for_decisions
-from framework.cli.location import LAST, arguments_of, find_run, find_whole_run, locate, open_project_store
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.location import (
+    LAST,
+    PROJECT_OPTION,
+    arguments_of,
+    find_run,
+    find_whole_run,
+    locate,
+    open_project_store,
+)
 from framework.cli.project import read_project
-from framework.cli.session import JsonLines, open_runtime, print_result, resume_run
+from framework.cli.run import JsonLines, open_runtime, print_result, resume_run
 from framework.cli.show import Lines, short_id
 from framework.cli.terminal import is_terminal, prints_on_stderr
 from framework.replay import Difference, replay

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from framework.cli.location import find_run, find_whole_run, load_files, locate, open_project_store
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.location import PROJECT_OPTION, find_run, find_whole_run, load_files, locate, open_project_store
 from framework.cli.show import (
     MARKS,
     arguments_text,

@@ -1,4 +1,4 @@
-"""`agentsd runs` and `agentsd conversations`: lists; the other commands are imported when called."""
+"""`agentsd runs`, `conversations` and `memory`: lists of what is stored; other commands are imported when called."""
 
 from __future__ import annotations
 
@@ -6,19 +6,33 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 
-from framework.cli.location import ago, lenient_settings, locate, open_project_store, status_of, times_as_text
+from framework.cli.location import (
+    DURATION,
+    PROJECT_OPTION,
+    ago,
+    lenient_settings,
+    locate,
+    open_project_store,
+    status_of,
+    tenant_option,
+    times_as_text,
+    user_option,
+)
 from framework.cli.main import LazyGroup
-from framework.cli.options import DURATION, PROJECT_OPTION, tenant_option, user_option
 from framework.cli.show import counted, show_table
-from framework.store.types import ConversationInfo, ConversationQuery, Pruned, RunInfo, RunQuery
+from framework.store.notes import Notes
+from framework.store.types import ConversationInfo, ConversationQuery, NoteQuery, Pruned, RunInfo, RunQuery
+from framework.types.errors import RequestError
+from framework.types.memory import Note
 from framework.types.report import Status
 from framework.types.state import RatingValue
+from framework.types.text import one_line, visible
 
 COMMANDS = {
     "list": "List stored runs: paused, interrupted and ended.",
@@ -272,3 +286,108 @@ async def _conversations(project: str, query: ConversationQuery) -> Sequence[Con
 def _conversation_row(info: ConversationInfo) -> list[str]:
     last_turn, open_run = ago(info.updated_at), info.open_run or "-"
     return [info.id, str(info.turns), info.agent or "-", last_turn, info.user or "-", open_run, info.tenant or "-"]
+
+
+T = TypeVar("T")
+_NOTE_COLUMNS = ("note", "saved", "user", "agent", "scope", "text")
+_TEXT_CHARS = 60
+
+
+@click.group("memory")
+def memory_command() -> None:
+    """List, show and forget the notes that agents keep across conversations."""
+
+
+@memory_command.command("list")
+@user_option("Only those of this user's runs.")
+@tenant_option("Only those of this tenant.")
+@click.option("-a", "--agent", metavar="AGENT", help="Only those that this agent saved.")
+@click.option("-s", "--search", metavar="TEXT", help="Only those that contain this text.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
+)
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def notes_list(
+    user: str | None,
+    tenant: str | None,
+    agent: str | None,
+    search: str | None,
+    limit: int,
+    project: str,
+    as_json: bool,
+) -> int:
+    """List the notes of agents, the newest first."""
+    agents = None if agent is None else (agent,)
+    query = NoteQuery(tenant=tenant, user=user, agents=agents, search=search, limit=limit)
+    found = _with_notes(project, lambda notes: notes.list(query))
+    if as_json:
+        click.echo(json.dumps([_note_data(note) for note in found], ensure_ascii=False, indent=2))
+    elif not found:
+        click.echo("no notes are stored")
+    else:
+        show_table(_NOTE_COLUMNS, [_note_row(note) for note in found])
+    return 0
+
+
+@memory_command.command("show")
+@click.argument("note")
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def notes_show(note: str, project: str, as_json: bool) -> int:
+    """Show NOTE, or `last` for the newest: its text, whose it is, and which run saved it."""
+    query = NoteQuery(limit=1) if note == "last" else NoteQuery(ids=[note])
+    found = _with_notes(project, lambda notes: notes.list(query))
+    if not found:
+        raise RequestError(f"there is no note {note!r}; agentsd memory list shows those that there are")
+    data = _note_data(found[0])
+    if as_json:
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        return 0
+    click.echo(visible(data.pop("text")))
+    data["untrusted"] = "yes: text of tools, files or servers led to it" if found[0].untrusted else "no"
+    for key, value in data.items():
+        click.echo(f"  {key.replace('_', ' '):<16} {visible(str(value))}")
+    return 0
+
+
+@memory_command.command("forget")
+@click.argument("ids", nargs=-1, metavar="[NOTE]...")
+@click.option("--all", "is_all", is_flag=True, help="All notes of --user, in any scope.")
+@user_option("Only notes of this user's runs.")
+@tenant_option("Only notes of this tenant.")
+@PROJECT_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print how many were deleted as JSON.")
+def notes_forget(
+    ids: tuple[str, ...], is_all: bool, user: str | None, tenant: str | None, project: str, as_json: bool
+) -> int:
+    """Delete each NOTE, or all notes of a user. This cannot be undone.
+
+    Runs that have begun with a note keep it until they end.
+    """
+    if is_all == bool(ids) or (is_all and user is None):
+        raise click.UsageError("name the notes, or write: agentsd memory forget --all --user USER")
+    query = NoteQuery(ids=ids or None, tenant=tenant, user=user)
+    forgotten = _with_notes(project, lambda notes: notes.forget(query))
+    if ids and not forgotten:
+        raise RequestError(f"there is no such note: {', '.join(ids)}")
+    click.echo(json.dumps({"forgotten": forgotten}) if as_json else f"forgot {counted(forgotten, 'note')}")
+    return 0
+
+
+def _with_notes(project: str, work: Callable[[Notes], Awaitable[T]]) -> T:
+    async def opened() -> T:
+        async with open_project_store(locate(project)) as store:
+            return await work(store.notes)
+
+    return asyncio.run(opened())
+
+
+def _note_data(note: Note) -> dict[str, Any]:
+    return times_as_text(note.model_dump())
+
+
+def _note_row(note: Note) -> list[str]:
+    mark = "(untrusted) " if note.untrusted else ""
+    text = visible(one_line(mark + note.text, _TEXT_CHARS))
+    return [note.id, ago(note.created_at), note.user or "-", note.agent, note.scope, text]

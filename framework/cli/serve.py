@@ -16,8 +16,7 @@ from typing import Any, cast
 
 import click
 
-from framework.cli.location import locate
-from framework.cli.options import project_path
+from framework.cli.location import locate, project_path
 from framework.cli.project import SERVER_EXIT_SECONDS, refresh_schemas, trace_export
 from framework.cli.show import counted
 from framework.config.overlay import environment_in

@@ -14,8 +14,15 @@ from typing import Any
 import click
 
 from framework.cli.init import EXAMPLE_CASES
-from framework.cli.location import Location, ago, lenient_settings, locate, open_project_store, show_problem
-from framework.cli.options import project_path
+from framework.cli.location import (
+    Location,
+    ago,
+    lenient_settings,
+    locate,
+    open_project_store,
+    project_path,
+    show_problem,
+)
 from framework.cli.project import trace_export, version_folder
 from framework.cli.runs import parse_run_query
 from framework.cli.terminal import prints_on_stderr, say

@@ -12,8 +12,17 @@ from urllib.parse import parse_qsl
 
 import click
 
-from framework.cli.location import arguments_of, lenient_settings, locate, show_problem
-from framework.cli.options import INPUT_OPTION, PROJECT_OPTION, parse_inputs, tenant_option, user_option
+from framework.cli.location import (
+    INPUT_OPTION,
+    PROJECT_OPTION,
+    arguments_of,
+    lenient_settings,
+    locate,
+    parse_inputs,
+    show_problem,
+    tenant_option,
+    user_option,
+)
 from framework.cli.project import find_tool, read_project
 from framework.cli.show import show_table
 from framework.cli.terminal import prints_on_stderr, say

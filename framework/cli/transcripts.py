@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from framework.cli.location import (
+    PROJECT_OPTION,
     RECENT,
     Location,
     ago,
@@ -21,8 +22,9 @@ from framework.cli.location import (
     open_project_store,
     runs_of,
     store_as_turn,
+    tenant_option,
+    user_option,
 )
-from framework.cli.options import PROJECT_OPTION, tenant_option, user_option
 from framework.cli.project import read_project
 from framework.cli.runs import as_data
 from framework.cli.show import counted

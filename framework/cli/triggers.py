@@ -11,11 +11,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from framework.cli.location import ago, locate, open_project_store
-from framework.cli.main import LazyGroup
-from framework.cli.options import PROJECT_OPTION
+from framework.cli.location import PROJECT_OPTION, ago, locate, open_project_store
 from framework.cli.project import read_project
-from framework.cli.session import open_runtime, print_result
+from framework.cli.run import open_runtime, print_result
 from framework.cli.show import NOTHING, short_id, show_table
 from framework.cli.terminal import draws, prints_on_stderr, say
 from framework.engine.triggers import TriggerReport, Triggers, trigger_reports
@@ -23,23 +21,15 @@ from framework.types.errors import RequestError, TriggerNotFound
 from framework.types.state import RunResult
 from framework.types.text import did_you_mean
 
-COMMANDS = {
-    "list": "List triggers with their next and last times.",
-    "run": "Start the run of a trigger now.",
-    "pause": "Start no runs until the trigger is resumed.",
-    "resume": "Start runs again.",
-}
 _COLUMNS = ("trigger", "agent", "starts", "next", "last", "run", "note")
 
 
-@click.group(
-    "triggers", cls=LazyGroup, commands_of=COMMANDS, modules={name: f"triggers:triggers_{name}" for name in COMMANDS}
-)
+@click.group("triggers")
 def command() -> None:
     """List, run, pause and resume triggers. `agentsd serve` and `agentsd worker` start their runs."""
 
 
-@click.command("list")
+@command.command("list")
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON, as GET /agent/triggers returns them.")
 def triggers_list(project: str, as_json: bool) -> int:
@@ -82,7 +72,7 @@ def _local(time: datetime | None, zone: str | None) -> str:
     return time.astimezone(ZoneInfo(zone) if zone else UTC).strftime("%a %Y-%m-%d %H:%M") if time else NOTHING
 
 
-@click.command("run")
+@command.command("run")
 @click.argument("name")
 @click.option(
     "--body", metavar="FILE", type=click.File("r", "utf-8"), help="For a webhook: JSON file with the body of a request."
@@ -110,7 +100,7 @@ def triggers_run(name: str, body: TextIO | None, project: str, as_json: bool) ->
     return print_result(result, as_json=as_json)
 
 
-@click.command("pause")
+@command.command("pause")
 @click.argument("name")
 @click.option("--by", metavar="USER", help="Who pauses it, for the list.")
 @PROJECT_OPTION
@@ -119,7 +109,7 @@ def triggers_pause(name: str, by: str | None, project: str) -> int:
     return asyncio.run(_pause(name, project, is_paused=True, by=by))
 
 
-@click.command("resume")
+@command.command("resume")
 @click.argument("name")
 @PROJECT_OPTION
 def triggers_resume(name: str, project: str) -> int:

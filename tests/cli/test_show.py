@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from framework.cli.confirm import ask_human
+from framework.cli.run import print_result
 from framework.cli.run_view import RunTree
-from framework.cli.session import print_result
 from framework.cli.show import Lines, as_visible_json, how_to_decide, line
 from framework.types.events import Event, RunFinished, Thought, ToolFinished, ToolStarted, Warned
 from framework.types.report import IncompleteStep
