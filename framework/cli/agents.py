@@ -88,6 +88,14 @@ def list_agents(project: str, as_json: bool) -> int:
     return 0
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as people do: as a block of its lines."""
+
+    def represent_scalar(self, tag: str, value: Any, style: str | None = None) -> yaml.ScalarNode:
+        """Return the node of a value."""
+        return super().represent_scalar(tag, value, "|" if "\n" in str(value) else style)
+
+
 @command.command("show")
 @click.argument("agent")
 @PROJECT_OPTION
@@ -101,7 +109,7 @@ def show(agent: str, project: str, as_json: bool) -> int:
         click.echo(json.dumps({"path": found.path, "digest": found.digest, "spec": spec}, ensure_ascii=False, indent=2))
     else:
         click.secho(f"# {found.path}, digest {found.digest}", dim=True)
-        click.echo(yaml.safe_dump(written_agent(found.spec), sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.dump(written_agent(found.spec), Dumper=_Dumper, sort_keys=False, allow_unicode=True), nl=False)
     return 0
 
 

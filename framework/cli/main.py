@@ -272,7 +272,8 @@ def _invoke(arguments: list[str]) -> int:
 def _report_usage(error: click.ClickException) -> None:
     """Report a mistake in the command line, and how the command is used."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group without a command
-        click.echo(error.format_message(), err=True)
+        _, entry = find_entry(read_index(), error.ctx.command_path.split()[1:])
+        click.echo(IndexedHelp(entry).get_help(error.ctx), err=True)
         return
     message = error.format_message()
     if isinstance(error, click.NoSuchCommand) and error.ctx and isinstance(group := error.ctx.command, click.Group):

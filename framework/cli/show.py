@@ -216,7 +216,7 @@ def counted(number: int, noun: str) -> str:
 def wrapped(text: str, indent: str = "  ") -> str:
     """Indent a paragraph, and wrap it on a terminal."""
     if not sys.stdout.isatty():
-        return indent + text
+        return (indent + text).rstrip()
     return click.wrap_text(text, get_terminal_size().columns, indent, indent) or indent
 
 

@@ -356,6 +356,7 @@ def test_an_empty_folder_prints_what_to_do(tmp_path: Path) -> None:
         (("lint",), "all files are valid"),
         (("version",), "agentsd 0."),
         (("agents", "assistant"), "name: assistant"),
+        (("agents", "assistant"), "instructions: |\n  "),
         (("schema", "settings"), "urn:agentsd:settings"),
         (("tools", "list", "--connect"), "calculator"),
         (("run", "basic", "hi"), "This is the offline stand-in"),

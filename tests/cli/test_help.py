@@ -74,7 +74,7 @@ def test_a_flag_after_two_dashes_is_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "meant"), [(("ruin", "--help"), "did you mean run"), (("tools", "lst", "-h"), "Did you mean 'list'")]
+    ("arguments", "meant"), [(("ruin", "--help"), "did you mean run"), (("tools", "lst", "-h"), "did you mean list")]
 )
 def test_the_help_of_an_unknown_command_is_an_error(tmp_path: Path, arguments: tuple[str, ...], meant: str) -> None:
     done = agentsd_in_process(*arguments, cwd=tmp_path)
@@ -115,9 +115,8 @@ def test_the_version_has_a_name(tmp_path: Path) -> None:
     assert re.fullmatch(r"agentsd \d+\.\d+\.\d+\S*\n", agentsd_in_process("--version", cwd=tmp_path).stdout)
 
 
-@pytest.mark.parametrize("group", [(), ("runs",), ("config",)])
+@pytest.mark.parametrize("group", [(), ("runs",), ("config",), ("tools",)])
 def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...], tmp_path: Path) -> None:
     done = agentsd_in_process(*group, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("Usage: agentsd ")
-    assert "Commands:" in done.stderr
+    assert done.stderr == agentsd_in_process(*group, "--help", cwd=tmp_path).stdout
