@@ -507,7 +507,12 @@ def _task_of(pages: str, state: RunState, history: int | None = None, updated_at
             for place, message in enumerate(kept, len(said) - len(kept))
         ],
         artifacts=_artifacts(result),
-        metadata={"agent": state.agent, "generation": state.generation, "digest": state.digest},
+        metadata={
+            "agent": state.agent,
+            "answered_by": state.answering,
+            "generation": state.generation,
+            "digest": state.digest,
+        },
     )
     if updated_at is not None:
         task.status.timestamp.FromDatetime(datetime.fromtimestamp(updated_at, UTC))

@@ -161,9 +161,11 @@ class _Session:
     """What an editor has chosen in a session, and its run in progress."""
 
     agent: str | None
-    """Agent that answers; None: the router chooses."""
+    """Agent that was chosen; None: the router chooses."""
+    handed_to: str | None = None
+    """Agent that the chosen one has handed the conversation over to."""
     reroutes: bool = False
-    """Whether the router chooses the agent of the next message anew."""
+    """Whether the agent of the next message is chosen anew, whatever the conversation was handed over to."""
     is_busy: bool = False
     """Whether a prompt is being answered."""
     run: str | None = None
@@ -263,8 +265,8 @@ class AcpServer:
             if mode_id not in {mode.id for mode in self._modes(session).available_modes}:
                 raise RequestError(f"there is no mode {mode_id!r}")
             chosen = None if mode_id == _ROUTER else mode_id
-            session.reroutes = chosen is None and session.agent is not None
-            session.agent = chosen
+            session.reroutes = chosen is not None or session.agent is not None
+            session.agent, session.handed_to = chosen, None
             return schema.SetSessionModeResponse()
 
     def _session(self, session_id: str) -> _Session:
@@ -287,7 +289,8 @@ class AcpServer:
         """Return the session of a stored conversation; its last agent answers, as in `agentsd chat`."""
         known = self._runtime.catalog.current.agents
         agent = self._only or (found.agent if found.agent in known else None)
-        return self._sessions.setdefault(found.id, _Session(agent or self._first_agent()))
+        chosen = agent or self._first_agent()
+        return self._sessions.setdefault(found.id, _Session(chosen, found.handed_to if chosen == found.agent else None))
 
     def _first_agent(self) -> str | None:
         """Return the agent that a new session starts with, if it is no choice of the router; raises AgentNotFound."""
@@ -303,7 +306,8 @@ class AcpServer:
         if self._only is None and len(agents) != 1:
             router = schema.SessionMode(id=_ROUTER, name=_ROUTER, description="The router chooses the agent.")
             modes = [router, *(mode for mode in modes if mode.id != _ROUTER)]
-        return schema.SessionModeState(current_mode_id=session.agent or _ROUTER, available_modes=modes)
+        answering = session.handed_to if self._only is None and session.handed_to in agents else session.agent
+        return schema.SessionModeState(current_mode_id=answering or _ROUTER, available_modes=modes)
 
     async def _tell_what_waits(self, found: Conversation) -> None:
         """Say that the last run of a session waits for a decision: the next message asks for it again."""
@@ -378,10 +382,21 @@ class AcpServer:
                     after = max(after, event.seq)
                     for update in updates.of(event):
                         await self._send(session_id, update)
+                    await self._show_mode(session_id, event)
             if not isinstance(event, events.RunPaused):
                 await self._send_end(session_id, run_id, event)
                 return event if isinstance(event, events.StreamEnd) else None
             pending = await self._runtime.pending(run_id)
+
+    async def _show_mode(self, session_id: str, event: events.Event) -> None:
+        """Show which agent answers, if it is another one than before and its user has not left that to the router."""
+        session = self._session(session_id)
+        if isinstance(event, events.Routed | events.HandedOff) and not event.path and session.agent is not None:
+            before = self._modes(session).current_mode_id
+            session.handed_to = None if event.agent == session.agent else event.agent
+            if (mode := self._modes(session).current_mode_id) != before:
+                update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
+                await self._send(session_id, update)
 
     async def _send_end(self, session_id: str, run_id: str, event: events.Event | None) -> None:
         """Send why a run has no answer, or only a part of one."""

@@ -252,15 +252,16 @@ class AgentCall:
 
     async def resume(self, run: OwnedRun, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         """Continue the run of an earlier call with the answers to its questions, as clients since 2026-07-28 do."""
-        result = await self._service.result(run)
-        if result.agent != params.name:
+        state = (await self._service.load(self._caller.identity, run.run_id))[1]
+        if state.agent != params.name:  # also if another agent answers, to which it was handed over
             raise RunNotFound(f"there is no run {run.run_id!r} of {params.name!r}")
+        result = await self._service.result(run)
         if result.pending and self._caller.can_decide:
             answers = params.input_responses or {}
             decisions = _decisions(result.pending, answers)
             if not decisions:
                 return self._result(result)
-            self._seen = (await self._service.load(self._caller.identity, run.run_id))[1].seq
+            self._seen = state.seq
             await self._service.decide(self._caller.identity, run, decisions)
         return await self.follow(run)
 

@@ -63,6 +63,15 @@ PAYS = (calls(("books.pay", {"amount": 80})), "done")
 ASKS = (calls(("ask_user", {"question": "Which colour?"})), "it is blue")
 KEYS = {name: f"{name}-{'0123456789abcdef' * 2}" for name in ("alice", "bob", "chatter")}
 BINDINGS = ("JSONRPC", "HTTP+JSON")
+FREE = "{risk_level: critical, confirm: {from: never}}"
+DESK = FILES | {
+    "agents.d/front.yaml": agent(
+        "front", runtime_policy=FREE, handoffs="[billing]", skill_policy="{allow: [books.pay], ask: [books.pay]}"
+    ),
+    "agents.d/billing.yaml": agent("billing", runtime_policy=FREE, skill_policy='{allow: ["*"]}'),
+}
+HANDED = (calls(("handoff.billing", {})), calls(("books.wait", {})), *PAYS[:1], "paid by billing", *PAYS[:1], "again")
+"""`front` asks before it pays, and has no `books.wait`; `billing` may call both."""
 
 
 @asynccontextmanager
@@ -138,6 +147,30 @@ def test_a_message_is_a_run_and_its_answer_an_artifact(tmp_path: Path, binding: 
             assert (listed.tasks[0].id, listed.total_size) == (infos[-1].run_id, 2)
             more = await user.list_tasks(types.ListTasksRequest(page_size=1, page_token=listed.next_page_token))
             assert [one.id for one in more.tasks] == [first.id]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_was_handed_over_is_answered_by_the_other_agent_under_both_policies(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, *HANDED, files=DESK) as server, client(server, "front") as user:
+            updates: list[types.StreamResponse] = []
+            async for update in user.send_message(said("pay 80")):
+                updates.append(update)
+                if update.status_update.status.state == State.TASK_STATE_AUTH_REQUIRED:
+                    task = update.status_update
+                    assert "front hands the conversation over to billing" in str(updates)
+                    assert "books.wait: denied" in str(updates)
+                    await sent(user, said(approval(task), task=task.task_id))
+            assert text_of(updates) == "paid by billing"
+            first = await user.get_task(types.GetTaskRequest(id=updates[0].task.id))
+            assert (first.metadata["agent"], first.metadata["answered_by"]) == ("front", "billing")
+            updates = await sent(user, said("pay again", context=first.context_id))
+            assert State.TASK_STATE_AUTH_REQUIRED not in states(updates), (
+                "the first agent's rules applied to one message"
+            )
+            assert text_of(updates) == "again"
+        assert (tmp_path / "paid").read_text() == "80\n80\n"
 
     asyncio.run(main())
 

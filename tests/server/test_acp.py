@@ -71,6 +71,16 @@ FILES = {
     "plugins/books.py": PLUGIN,
 }
 PAYS = (calls(("books.pay", {"amount": 80})), "done")
+FREE = "{risk_level: critical, confirm: {from: never}}"
+DESK = FILES | {
+    "agents.d/front.yaml": agent(
+        "front", runtime_policy=FREE, handoffs="[billing]", skill_policy="{allow: [books.pay], ask: [books.pay]}"
+    ),
+    "agents.d/billing.yaml": agent("billing", runtime_policy=FREE, skill_policy='{allow: ["*"]}'),
+    "agentsd.yaml": "routing: {default_agent: front}\n",
+}
+HANDED = (calls(("handoff.billing", {})), calls(("books.wipe", {})), PAYS[0], "paid by billing", PAYS[0], "again")
+"""`front` asks before it pays, and has no `books.wipe`; `billing` may call both."""
 Pick = Callable[[schema.ToolCallUpdate, Sequence[schema.PermissionOption]], str | None]
 
 
@@ -183,6 +193,35 @@ def test_a_permission_in_the_editor_is_a_decision(tmp_path: Path) -> None:
             assert await editor.say(session, "pay again") == "end_turn"
             assert editor.calls()[-1] == (None, "failed")
         assert paid(tmp_path) == "80\n"
+
+    asyncio.run(main())
+
+
+def test_a_handoff_changes_the_mode_and_the_rules_of_both_agents_apply(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(write(tmp_path, DESK), *HANDED, "I am front.") as runtime, connected(runtime) as editor:
+            session = await editor.begin()
+            await editor.link.set_session_mode(session_id=session, mode_id="front")
+            assert await editor.say(session, "pay 80") == "end_turn"
+            assert editor.text() == "paid by billing"
+            assert [status for _, status in editor.calls() if status in ("completed", "failed")] == [
+                *("completed", "failed", "completed")
+            ]
+            assert [asked.title for asked in editor.asked] == ["books.pay"]
+            modes = [one.current_mode_id for one in editor.updates if isinstance(one, schema.CurrentModeUpdate)]
+            assert modes == ["billing"]
+            assert await editor.say(session, "pay again") == "end_turn"
+            assert len(editor.asked) == 1, "the first agent's rules applied to one message"
+        async with opened(tmp_path, "Still billing.", "I am front.") as runtime, connected(runtime) as editor:
+            loaded = await editor.link.load_session(cwd="/", session_id=session, mcp_servers=[])
+            assert loaded.modes.current_mode_id == "billing"
+            editor.updates.clear()
+            assert await editor.say(session, "and now?") == "end_turn"
+            await editor.link.set_session_mode(session_id=session, mode_id="front")
+            assert await editor.say(session, "back") == "end_turn"
+            *_, newest = await runtime.store.runs()
+            assert (await runtime.store.load_run(newest.run_id)).answering == "front", "a mode chooses again"
+        assert paid(tmp_path) == "80\n80\n"
 
     asyncio.run(main())
 

@@ -123,6 +123,34 @@ def test_a_conversation_continues_under_its_id(tmp_path: Path, era: Era) -> None
     asyncio.run(main())
 
 
+@each_era
+def test_a_call_that_was_handed_over_is_answered_by_the_other_agent_under_both_policies(
+    tmp_path: Path, era: Era
+) -> None:
+    send = calls(("send", MAIL))
+    model = ScriptedModel(calls(("handoff.helper", {})), calls(("wipe", {})), send, "Sent by helper.", send, "Again.")
+    policy = "{allow: [send], ask: [send]}"
+    files = {
+        "agents.d/front.yaml": agent("front", handoffs="[helper]", skill_policy=policy),
+        "agents.d/helper.yaml": agent("helper", skill_policy='{allow: ["*"]}'),
+    }
+
+    async def main() -> None:
+        write(tmp_path, files)
+        async with post(tmp_path, model) as there, there.user(era, accept(decision="approve")) as user:
+            done = await user.call("front", "write to ann", conversation_id="c")
+            assert (text_of(done), len(user.forms), there.sent) == ("Sent by helper.", 1, [MAIL])
+            assert done.meta
+            assert done.meta["agentsd/agent"] == "helper"
+            assert user.progress[:1] == ["front"]
+            assert "front hands the conversation over to helper" in user.progress
+            assert "wipe: denied" in user.progress
+            again = await user.call("front", "write again", conversation_id="c")
+            assert (text_of(again), len(user.forms), there.sent) == ("Again.", 1, [MAIL, MAIL])
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("answer", "sent", "result"),
     [
