@@ -5,12 +5,11 @@ write. Concurrent requests share a write: requests of one turn of the event loop
 made during a write waits for the next one, which includes it. A task writes, which the cancellation of a caller does
 not affect.
 
-Writers never wait. The items form a linked list, and each reader holds the item that it has reached: an item is
-released once every reader has passed it, and a hub without readers retains only the text of messages in progress.
+Writers never wait. Each reader has a queue of what it has not taken yet; a hub without readers retains only the text of
+messages in progress.
 
-Text arrives in deltas (`seq` is 0). Adjacent deltas of one message are one item, which grows, so a slow reader gets
-them merged. A message in progress ends with its numbered event, with a `Warned` that voids it, or when another message
-starts at the same path.
+Text arrives in deltas (`seq` is 0). A slow reader gets adjacent deltas of one message merged. A message in progress
+ends with its numbered event, with a `Warned` that voids it, or when another message starts at the same path.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
 
 from framework.store.types import CancelAccepted, RunRecord
@@ -33,45 +33,22 @@ TextKind = type[ContentReceived] | type[Thought]
 Path = tuple[str, ...]
 
 
-class _Text:
-    """Text of one kind in one message: the deltas received so far."""
-
-    __slots__ = ("_head", "_kind", "pieces")
-
-    def __init__(self, kind: TextKind, head: dict[str, Any]) -> None:
-        self._kind, self._head = kind, head
-        self.pieces: list[str] = []
-
-    def delta(self, begin: int, end: int) -> Event:
-        return self._kind(**self._head, seq=0, text="".join(self.pieces[begin:end]))
-
-
+@dataclass(slots=True)
 class _Message:
-    """A message in progress."""
+    """A message in progress: what its deltas have in common, and its texts so far, in pieces."""
 
-    __slots__ = ("message_id", "texts")
-
-    def __init__(self, message_id: str) -> None:
-        self.message_id = message_id
-        self.texts: dict[TextKind, _Text] = {}
+    message_id: str
+    head: Mapping[str, Any]
+    texts: dict[TextKind, list[str]] = field(default_factory=dict)
 
 
-class _Item:
-    """A numbered event, a part of a text, or neither: the place where a reader joined."""
+@dataclass(slots=True)
+class _Text:
+    """Text of a message that a reader has not taken: one delta."""
 
-    __slots__ = ("_built", "begin", "end", "event", "next", "text")
-
-    def __init__(self, event: Event | None = None, text: _Text | None = None, begin: int = 0, end: int = 0) -> None:
-        self.event, self.text, self.begin, self.end = event, text, begin, end
-        self.next: _Item | None = None
-        self._built: tuple[int, int, Event] | None = None
-
-    def delta(self, begin: int) -> Event:
-        """Return the text from piece `begin` on. Readers at the same place share the event."""
-        assert self.text is not None
-        if self._built is None or self._built[:2] != (begin, self.end):
-            self._built = begin, self.end, self.text.delta(begin, self.end)
-        return self._built[2]
+    message: _Message
+    kind: TextKind
+    pieces: list[str]
 
 
 class EventHub:
@@ -81,14 +58,14 @@ class EventHub:
         self.run_id = run_id
         self.is_closed = False
         """Whether new events are ignored."""
-        self._last = _Item()
+        self.kept: list[Event] = []
+        """The numbered events that were put with `keep`."""
+        self.number = 0
+        """Number of the last event that was put."""
         self._in_progress: dict[Path, _Message] = {}
-        self._kept: list[Event] = []
         self._dropped = 0
         """Number of the last event that a later reader does not get."""
-        self._number = 0
-        """Number of the last event that was put."""
-        self._readers = 0
+        self._readers: list[EventReader] = []
         self._is_awaited = False
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -97,24 +74,14 @@ class EventHub:
     @property
     def has_readers(self) -> bool:
         """Whether someone reads the events, or is expected to."""
-        return self._readers > 0 or self._is_awaited
+        return bool(self._readers) or self._is_awaited
 
-    @property
-    def kept(self) -> Sequence[Event]:
-        """The numbered events that were put with `keep`."""
-        return self._kept
-
-    @property
-    def number(self) -> int:
-        """Number of the last event that was put."""
-        return self._number
-
-    def begin_after(self, number: int) -> None:
-        """Begin with the event after this one: the run is resumed, and the store has the events up to it.
+    def start_after(self, number: int) -> None:
+        """Start with the event after this one: the run is resumed, and the store has the events up to it.
 
         Texts that another process left unfinished are void: the model writes them again.
         """
-        self._dropped = self._number = number
+        self._dropped = self.number = number
         self.drop_texts()
 
     def drop_texts(self) -> None:
@@ -139,12 +106,12 @@ class EventHub:
             if message is not None and message.message_id == event.message_id:
                 del self._in_progress[event.path]
         if keep:
-            self._kept.append(event)
+            self.kept.append(event)
         else:
             self._dropped = event.seq
-        self._number = event.seq
-        if self._readers:  # a later reader does not need it, or finds it in what is kept
-            self._append(_Item(event))
+        self.number = event.seq
+        for reader in self._readers:
+            reader.add(event)
         self._wake()
 
     def add_text(self, kind: TextKind, text: str, *, generation: int, path: Path, message_id: str) -> None:
@@ -153,17 +120,11 @@ class EventHub:
             return
         message = self._in_progress.get(path)
         if message is None or message.message_id != message_id:
-            message = self._in_progress[path] = _Message(message_id)
-        growing = message.texts.get(kind)
-        if growing is None:
             head = {"run_id": self.run_id, "generation": generation, "path": path, "message_id": message_id}
-            growing = message.texts[kind] = _Text(kind, head)
-        growing.pieces.append(text)
-        size = len(growing.pieces)
-        if self._last.text is growing:
-            self._last.end = size
-        else:
-            self._append(_Item(text=growing, begin=size - 1, end=size))
+            message = self._in_progress[path] = _Message(message_id, head)
+        message.texts.setdefault(kind, []).append(text)
+        for reader in self._readers:
+            reader.add_text(message, kind, (text,))
         self._wake()
 
     def close(self) -> None:
@@ -183,7 +144,7 @@ class EventHub:
         A reader that has read an event from the store before it was put waits for it: until then, the text that ended
         with the event counts as unfinished.
         """
-        while self._number < number and not self.is_closed:
+        while self.number < number and not self.is_closed:
             await self.wait()
 
     def reader(self, after: int = 0) -> EventReader:
@@ -194,29 +155,18 @@ class EventHub:
         Args:
             after: leave out events up to this number.
         """
-        if self._last.event is not None or self._last.text is not None:
-            self._append(_Item())  # later text starts a new item, because the reader's own items contain that so far
-        first = item = _Item()
-        for earlier in self._earlier_items():
-            item.next = earlier
-            item = earlier
-        item.next = self._last
-        return EventReader(self, first, after)
-
-    def _earlier_items(self) -> Iterator[_Item]:
-        for event in self._kept:
-            yield _Item(event)
+        reader = EventReader(self, after)
+        for event in self.kept:
+            reader.add(event)
         for message in self._in_progress.values():
-            for text in message.texts.values():
-                yield _Item(text=text, end=len(text.pieces))
+            for kind, pieces in message.texts.items():
+                reader.add_text(message, kind, pieces)
+        self._readers.append(reader)
+        return reader
 
-    def attach(self) -> None:
-        """Count a reader."""
-        self._readers += 1
-
-    def detach(self) -> None:
-        """Count a reader that has left; if it is waiting, it ends."""
-        self._readers -= 1
+    def detach(self, reader: EventReader) -> None:
+        """Forget a reader that has left; if it is waiting, it ends."""
+        self._readers.remove(reader)
         self._wake()
 
     async def wait(self) -> None:
@@ -230,13 +180,7 @@ class EventHub:
                 self._waiting.remove(future)
             raise
 
-    def _append(self, item: _Item) -> None:
-        self._last.next = item
-        self._last = item
-
     def _wake(self) -> None:
-        if not self._waiting:
-            return
         for future in self._waiting:
             if not future.done():
                 future.set_result(None)
@@ -246,44 +190,50 @@ class EventHub:
 class EventReader:
     """Reads the events of a hub; ends when the hub is closed, or the reader itself."""
 
-    def __init__(self, hub: EventHub, item: _Item, after: int) -> None:
+    def __init__(self, hub: EventHub, after: int) -> None:
         self._hub, self._after = hub, after
-        self._item: _Item | None = item
-        self._position = item.end
-        """Number of pieces read of the item's text, if it is one."""
-        hub.attach()
+        self._items: deque[Event | _Text] = deque()
+        self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
     async def __anext__(self) -> Event:
         while (event := self.take()) is None:
-            if self._hub.is_closed or self._item is None:
+            if self._hub.is_closed or self._is_closed:
                 self.close()
                 raise StopAsyncIteration
             await self._hub.wait()
         return event
 
+    def add(self, event: Event) -> None:
+        """Add a numbered event, which the hub has got."""
+        if event.seq > self._after:
+            self._items.append(event)
+
+    def add_text(self, message: _Message, kind: TextKind, pieces: Sequence[str]) -> None:
+        """Add text of a message, to the last item if that is text of the same kind and message."""
+        last = self._items[-1] if self._items else None
+        if isinstance(last, _Text) and last.message is message and last.kind is kind:
+            last.pieces += pieces
+        else:
+            self._items.append(_Text(message, kind, [*pieces]))
+
     def take(self) -> Event | None:
         """Return the next event or text that has arrived; None if there is none."""
-        item = self._item
-        while item is not None:
-            if self._position < item.end:
-                begin, self._position = self._position, item.end
-                return item.delta(begin)
-            if item.next is None:
-                break
-            item = self._item = item.next
-            self._position = item.begin
-            if item.event is not None and item.event.seq > self._after:
-                return item.event
-        return None
+        if not self._items:
+            return None
+        item = self._items.popleft()
+        if not isinstance(item, _Text):
+            return item
+        return item.kind(**item.message.head, seq=0, text="".join(item.pieces))
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
-        if self._item is not None:
-            self._item = None
-            self._hub.detach()
+        if not self._is_closed:
+            self._is_closed = True
+            self._items.clear()
+            self._hub.detach(self)
 
 
 PIECE_CHARS = 1000

@@ -402,7 +402,7 @@ class Launcher:
 
     def _start(self, prepared: PreparedRun, reader: EventReader | None = None) -> RunStream:
         run_id, hub = prepared.state.run_id, self.hub(prepared.state.run_id)
-        hub.begin_after(prepared.state.seq)
+        hub.start_after(prepared.state.seq)
         spans = self._spans(prepared)
         journal = Journal(prepared.state, prepared.record, hub, durable=self.store.durable, take_spans=spans.drain)
         services = self._services(prepared, hub, journal, spans)
