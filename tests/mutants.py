@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(JOURNAL, WRITE + WRITTEN + EMIT, EMIT + WRITE + WRITTEN, JOURNAL_TEST),
     Mutant(JOURNAL, "self._outbox, self._spans, self._state.uncounted = events, spans, [*uses]", "pass", CANCEL_TEST),
     Mutant(JOURNAL, "self._timer.cancel()", "pass", JOURNAL_TEST),
-    Mutant(JOURNAL, "elif self._requested > covered:", "elif False:", WRITES_TEST),
+    Mutant(JOURNAL, "            self._timer = None\n        self._writing", "        self._writing", WRITES_TEST),
     Mutant(RECORD, "batch.messages, batch.parts = earlier.messages, earlier.parts", "pass", CANCEL_TEST),
     Mutant(HUB, "if event.seq > self._after:", "if event.seq >= self._after:", HUB_TEST),
     Mutant(HUB, "last.message is message and last.kind is kind", "last.kind is kind", HUB_TEST),

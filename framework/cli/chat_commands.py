@@ -225,7 +225,7 @@ COMMANDS_HELP: Mapping[str, str] = {
     "/trace": "draw the last run as a waterfall",
     "/cost": "show what this conversation has used",
     "/undo": "take back the last message and its answer; files that tools wrote stay",
-    "/new": "begin a new conversation",
+    "/new": "start a new conversation",
     "/save [FILE]": "write the conversation to a file: Markdown, or JSON if it ends with .json",
     "/quit": "leave; also exit, quit or Ctrl-D",
 }

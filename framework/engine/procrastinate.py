@@ -111,7 +111,7 @@ class ProcrastinateSource:
         self._worker = worker
 
     def wake(self, *, has_looked: bool = False) -> None:  # noqa: ARG002 - the protocol's
-        """Begin to fetch jobs. Later calls are unnecessary: PostgreSQL notifies this process of new jobs."""
+        """Start to fetch jobs. Later calls are unnecessary: PostgreSQL notifies this process of new jobs."""
         if self._delivering is None and self._worker is not None and self.capacity and not self._is_released:
             self._delivering = asyncio.create_task(self._deliver(self._worker), name="deliver jobs")
 
@@ -141,7 +141,7 @@ class ProcrastinateSource:
                 lost = _first_line(error)
             if not problem and not self._is_released:
                 problem = lost
-                log.warning("the jobs in PostgreSQL are unavailable: %s; queued runs begin once they are back", lost)
+                log.warning("the jobs in PostgreSQL are unavailable: %s; queued runs start once they are back", lost)
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _fetch_jobs(self, worker: Worker, *, is_pooled: bool) -> None:
@@ -149,7 +149,7 @@ class ProcrastinateSource:
         if is_pooled:
             log.warning(
                 "store.url leads to a pooler, which may deliver no notifications: new runs are looked for every %s s; "
-                "set it to the PostgreSQL server itself, so that they begin at once",
+                "set it to the PostgreSQL server itself, so that they start at once",
                 POOLED_POLL_SECONDS,
             )
         app = self._app(worker, {**self._options, "prepare_threshold": None} if is_pooled else self._options)

@@ -55,7 +55,7 @@ class RoutingCall:
 
     info: ModelInfo
     usage: Usage
-    began_ns: int
+    started_ns: int
     ended_ns: int
 
 
@@ -317,12 +317,12 @@ def _router(agent: Agent, model: str | None) -> Agent:
 async def _chosen_route(
     caller: ModelCaller, message: str, agents: Mapping[str, Agent], broken: Sequence[BrokenAgent]
 ) -> Route:
-    began = time_ns()
+    started = time_ns()
     await caller.probe()
     primary = caller.primary()
     call = partial(complete_with_retries, caller, primary=primary)
     choice = await choose_agent(message, agents, primary.info, call, broken)
-    routing_call = RoutingCall(primary.info, caller.budget.state.usage, began, time_ns())
+    routing_call = RoutingCall(primary.info, caller.budget.state.usage, started, time_ns())
     agent = agents[choice.agent]
     executor = choice.executor if agent.spec.executor == AUTO else ""
     return Route(agent, "model", choice.reason or "chosen by the model", choice.confidence, executor, routing_call)

@@ -73,7 +73,7 @@ class Run(RunContext):
         self._executors = executors
         self.step_span: TraceSpan = NOOP_SPAN
         """The current model turn, with the tool calls that it requested."""
-        self._step_began: float | None = None
+        self._step_started: float | None = None
         """When the current model turn started, by `perf_counter`."""
 
     # --- for executors
@@ -90,7 +90,7 @@ class Run(RunContext):
             LimitExceeded: a limit is reached.
         """
         definitions = self.tool_definitions() if tools else ()
-        self._begin_step(len(self.state.replies) + 1)
+        self._start_step(len(self.state.replies) + 1)
 
         async def send() -> tuple[ModelRequest, ModelReply]:
             request = turns.build_turn_request(self, instructions, definitions)
@@ -175,8 +175,8 @@ class Run(RunContext):
             Paused: some calls need a person's decision; the other calls have finished.
             LimitExceeded, ConversationMoved: a limit is reached; or another agent continues the run.
         """
-        if self._step_began is None:  # the turn was requested before a pause or a crash
-            self._begin_step(len(self.state.replies))
+        if self._step_started is None:  # the turn was requested before a pause or a crash
+            self._start_step(len(self.state.replies))
         requested = tool_calls.reserve_calls(self, requested)
         jobs = (tool_calls.run_call(self, call) for call in requested)
         with self.step_span.activate():
@@ -283,14 +283,14 @@ class Run(RunContext):
         self.last_message_id = reply.message_id
         return reply
 
-    def _begin_step(self, index: int) -> None:
+    def _start_step(self, index: int) -> None:
         self._end_step()
-        self.step_span, self._step_began = open_step_span(self, index), perf_counter()
+        self.step_span, self._step_started = open_step_span(self, index), perf_counter()
 
     def _end_step(self) -> None:
-        if self._step_began is not None and (meters := self.services.meters):
-            meters.record_step(self.agent.name, "turn", perf_counter() - self._step_began)
-        self._step_began = None
+        if self._step_started is not None and (meters := self.services.meters):
+            meters.record_step(self.agent.name, "turn", perf_counter() - self._step_started)
+        self._step_started = None
         self.step_span.end()
         self.step_span = NOOP_SPAN
 

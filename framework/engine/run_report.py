@@ -78,7 +78,7 @@ class RunTrace:
 
     def __enter__(self) -> Self:
         run, state = self._run, self._run.state
-        self._began = perf_counter()
+        self._started = perf_counter()
         if self._meters:
             self._meters.run_started()
         if not run.services.spans.recording:
@@ -90,8 +90,8 @@ class RunTrace:
             names.AGENT: agent,
             names.DIGEST: state.digest,
         }
-        began = self._route.model_call.began_ns if self._route and self._route.model_call else None
-        self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
+        started = self._route.model_call.started_ns if self._route and self._route.model_call else None
+        self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=started)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
         self.span.add_link(linked_caller(), "caller")
@@ -109,7 +109,7 @@ class RunTrace:
     ) -> None:
         self.span.__exit__(kind, error, traceback)
         if self._meters:
-            self._count(self._run.state, perf_counter() - self._began, error)
+            self._count(self._run.state, perf_counter() - self._started, error)
 
     def _count(self, state: RunState, seconds: float, error: BaseException | None) -> None:
         assert self._meters
@@ -156,7 +156,7 @@ class RunTrace:
             names.ROUTE_SCORE: route.confidence,
         }
         call, spans = route.model_call, self._run.services.spans
-        with spans.span("agent.route", "CHAIN", attributes, started_ns=call.began_ns if call else None):
+        with spans.span("agent.route", "CHAIN", attributes, started_ns=call.started_ns if call else None):
             if call is None:
                 return
             model: OptionalAttributes = {
@@ -165,7 +165,7 @@ class RunTrace:
                 **usage_attributes(call.usage),
             }
             name = f"chat {call.info.wire_name}"
-            spans.span(name, "LLM", model, client=True, started_ns=call.began_ns).end(call.ended_ns)
+            spans.span(name, "LLM", model, client=True, started_ns=call.started_ns).end(call.ended_ns)
 
 
 def _secrets(settings: BaseModel) -> Iterator[str]:

@@ -16,7 +16,6 @@ from framework.store.notes import delete_notes_of
 from framework.store.processes import RunLeases, find_owner
 from framework.store.runs import exists_already, overtaken
 from framework.store.schema import (
-    begins_with_key,
     blueprints,
     contains_text,
     conversation_id_of,
@@ -37,6 +36,7 @@ from framework.store.schema import (
     runs,
     said,
     spans,
+    starts_with_key,
     to_sql_text,
 )
 from framework.store.types import (
@@ -87,8 +87,8 @@ def delete_unused_media(connection: sa.Connection, now: float) -> int:
     """Delete files that were saved for a run that never started, because its process ended; return their number."""
     is_old = media.c.used_at < now - UNUSED_SECONDS
     old = sa.select(media.c.digest).where(is_old)
-    began = sa.exists().where(runs.c.id == run_media.c.run_id)
-    connection.execute(sa.delete(run_media).where(run_media.c.digest.in_(old), ~began))
+    started = sa.exists().where(runs.c.id == run_media.c.run_id)
+    connection.execute(sa.delete(run_media).where(run_media.c.digest.in_(old), ~started))
     return _delete_unreferenced(connection, is_old)
 
 
@@ -185,7 +185,7 @@ def _conditions(query: ConversationQuery, dialect: str) -> Iterator[sa.ColumnEle
     if query.id is not None and query.tenant is not None and query.user is not None:
         yield conversations.c.id == conversation_key(query.id, query.tenant, query.user)
     elif query.id is not None:
-        yield begins_with_key(conversations.c.id, conversation_key(query.id, query.tenant, None), dialect)
+        yield starts_with_key(conversations.c.id, conversation_key(query.id, query.tenant, None), dialect)
     filters = {"agent": query.agent, "user_id": query.user, "tenant": query.tenant}
     for name, value in filters.items():
         if value is not None:

@@ -16,7 +16,6 @@ from framework.store.processes import RunLeases, find_dead, is_leased
 from framework.store.runs import UNMEASURED, figure, known_cost
 from framework.store.schema import (
     RELEASED_ORDER,
-    begins_with_key,
     contains_text,
     conversation_id_of,
     conversation_key,
@@ -29,6 +28,7 @@ from framework.store.schema import (
     processes,
     runs,
     said,
+    starts_with_key,
     storable,
     to_sql_text,
 )
@@ -163,7 +163,7 @@ def _is_in_conversation(conversation_id: str, query: RunQuery, dialect: str) -> 
     """
     if (query.tenant or query.without_tenant) and (query.user or query.without_user):
         return runs.c.conversation_id == conversation_key(conversation_id, query.tenant, query.user)
-    return begins_with_key(runs.c.conversation_id, conversation_key(conversation_id, query.tenant, None), dialect)
+    return starts_with_key(runs.c.conversation_id, conversation_key(conversation_id, query.tenant, None), dialect)
 
 
 def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:

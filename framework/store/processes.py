@@ -467,7 +467,7 @@ class SignalListener:
                 self._deliver(_decoded(payload))
             elif not self.hears:
                 limit.reschedule(None)
-                self._begin_hearing()
+                self._start_hearing()
 
         try:
             async with asyncio.timeout(None) as limit:
@@ -487,7 +487,7 @@ class SignalListener:
             if not self.hears:
                 limit.reschedule(asyncio.get_running_loop().time() + TEST_SECONDS)
 
-    def _begin_hearing(self) -> None:
+    def _start_hearing(self) -> None:
         self.hears = True
         until = asyncio.get_running_loop().time() + FOLLOWED_SECONDS
         self._followed = dict.fromkeys(self._followed, until)

@@ -228,7 +228,7 @@ def check_queue(request: RunRequest, open_run: str | None, waiting: int) -> None
         )
     if waiting >= MAX_WAITING_RUNS:
         raise QueueFull(
-            f"conversation {request.conversation_id!r} has {waiting} waiting runs, the maximum: wait for one to begin"
+            f"conversation {request.conversation_id!r} has {waiting} waiting runs, the maximum: wait for one to start"
         )
 
 
@@ -394,7 +394,7 @@ def start_queued(
     }
     started = connection.execute(claimed.values(values).returning(*HELD_COLUMNS)).one_or_none()
     if started is None:
-        raise RunTaken(f"another process has claimed run {state.run_id}; this process does not begin it")
+        raise RunTaken(f"another process has claimed run {state.run_id}; this process does not start it")
     return held_row(started)
 
 
@@ -574,8 +574,8 @@ class Sweep:
 
     def _needs_process(self) -> sa.ColumnElement[bool]:
         """Return the condition that a run needs a process, has none, and was not offered lately."""
-        can_begin = sa.and_(has_status("queued"), runs.c.owner.is_(None), runs.c.blocked_by.is_(None), is_next())
-        return sa.and_(self._is_late(), sa.or_(can_begin, _is_released(), self._has_expired()))
+        can_start = sa.and_(has_status("queued"), runs.c.owner.is_(None), runs.c.blocked_by.is_(None), is_next())
+        return sa.and_(self._is_late(), sa.or_(can_start, _is_released(), self._has_expired()))
 
     def _has_expired(self) -> sa.ColumnElement[bool]:
         return sa.and_(has_status("paused"), runs.c.expires_at <= self._database.statement_start)
@@ -606,5 +606,5 @@ def _is_released() -> sa.ColumnElement[bool]:
 
 
 def _is_wrongly_ready() -> sa.ColumnElement[bool]:
-    can_begin = sa.and_(runs.c.owner.is_(None), is_next())
-    return sa.and_(has_status("queued"), runs.c.ready, ~can_begin)
+    can_start = sa.and_(runs.c.owner.is_(None), is_next())
+    return sa.and_(has_status("queued"), runs.c.ready, ~can_start)

@@ -648,4 +648,4 @@ def exists_already(conversation: Conversation) -> ConversationBusy:
 
 def overtaken(conversation: Conversation) -> ConversationBusy:
     """Return the error of a run whose conversation has changed since it was loaded."""
-    return ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first or waits")
+    return ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it started first or waits")

@@ -489,7 +489,7 @@ def contains_text(text: str, *columns: sa.ColumnElement[str]) -> sa.ColumnElemen
     return sa.or_(*(column.icontains(storable(text), autoescape=True) for column in columns))
 
 
-def begins_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa.ColumnElement[bool]:
+def starts_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa.ColumnElement[bool]:
     """Return the condition that a column contains a key of a conversation, or a longer one that starts with it."""
     # Compared byte by byte: by the rules of a language, PostgreSQL would ignore the separator.
     least, below = (">=", "<") if dialect == "sqlite" else ("~>=~", "~<~")

@@ -42,12 +42,12 @@ class ConversationCursor:
                     return cls(updated_at, conversation_id, tenant, user)
         except ValueError:  # not base64, or not JSON
             pass
-        raise RequestError("cursor: not a cursor of this list; begin again without it", param="cursor")
+        raise RequestError("cursor: not a cursor of this list; start again without it", param="cursor")
 
 
 def unknown_position(run_id: str) -> RequestError:
     """Return the error for a list of runs that starts at a run which is not in it."""
-    return RequestError(f"before: this list has no run {run_id!r}; begin again without it", param="before")
+    return RequestError(f"before: this list has no run {run_id!r}; start again without it", param="before")
 
 
 SEARCHED_CONVERSATIONS = 10_000

@@ -36,7 +36,7 @@ async def load_stored_run(store: Store, state: RunState) -> StoredRun:
         RequestError: the run has not started, or its calls were pruned.
     """
     if state.status == "queued":
-        raise RequestError(f"run {state.run_id} is queued: it has not begun")
+        raise RequestError(f"run {state.run_id} is queued: it has not started")
     events = await store.events(state.run_id)
     if not events and state.status not in ("running", "paused"):
         raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")

@@ -53,9 +53,9 @@ def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
     shown = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
     assert shown == f"{run_id}  queued\n  agent one  conversation c\n  waits for capacity\nyou: hi there\n"
     refused = agentsd_in_process("runs", "replay", "last", cwd=tmp_path)
-    assert refused.stderr == f"error: run {run_id} is queued: it has not begun\n"
+    assert refused.stderr == f"error: run {run_id} is queued: it has not started\n"
     refused = agentsd_in_process("runs", "resume", "last", cwd=tmp_path)
-    assert refused.stderr == f"error: run {run_id} waits in the queue and has not begun: it begins by itself\n"
+    assert refused.stderr == f"error: run {run_id} waits in the queue and has not started: it starts by itself\n"
     assert agentsd_in_process("runs", "cancel", "last", cwd=tmp_path).stdout == f"{run_id} is cancelled\n"
     assert [run["status"] for run in list_runs(tmp_path)] == ["cancelled"]
     assert agentsd("run", "--conversation", "c", "hello", cwd=tmp_path).returncode == 0

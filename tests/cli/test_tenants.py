@@ -115,6 +115,6 @@ def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
     assert shown.startswith(f"{run['run_id']}  queued\n  conversation c2")
     for command in ("replay", "export"):
         refused = agentsd_in_process("runs", command, *(["--as-test"] if command == "export" else []), "last", cwd=root)
-        assert (refused.returncode, f"run {run['run_id']} is queued: it has not begun" in refused.stderr) == (2, True)
+        assert (refused.returncode, f"run {run['run_id']} is queued: it has not started" in refused.stderr) == (2, True)
     cancelled = agentsd_in_process("runs", "cancel", "last", cwd=root)
     assert (cancelled.returncode, cancelled.stdout) == (0, f"{run['run_id']} is cancelled\n")

@@ -317,7 +317,7 @@ def test_a_conversation_longer_than_the_window_warns_with_advice(tmp_path: Path)
     assert warned[:3] == [[], [], []]
     assert warned[3] == [
         "the model sees only the last 4 of 6 messages; "
-        "begin a new conversation, or raise conversation.window (agents.d/a.yaml:7)"
+        "start a new conversation, or raise conversation.window (agents.d/a.yaml:7)"
     ]
 
 

@@ -119,7 +119,7 @@ def test_a_run_that_has_not_begun_has_no_case(tmp_path: Path) -> None:
             waiting = await client.post("runs", {"message": "second", "conversation_id": "c", "queue": True}, 202)
             for method, path in (("GET", "test-case"), ("POST", "replay")):
                 error = await client.error(method, f"runs/{waiting['run_id']}/{path}", 400)
-                assert error["message"] == f"run {waiting['run_id']} is queued: it has not begun"
+                assert error["message"] == f"run {waiting['run_id']} is queued: it has not started"
             gate.opened.set()
 
     within(main)

@@ -447,7 +447,7 @@ INVALID_FILTERS: list[tuple[str, str, str]] = [
     ("runs?status=lost", "status.0", "Input should be 'queued'"),
     ("runs?before=run_nothing", "before", "run_nothing"),
     ("runs?conversation_id=%00", "conversation_id", "printable characters only"),
-    ("conversations?cursor=x", "cursor", "begin again without it"),
+    ("conversations?cursor=x", "cursor", "start again without it"),
 ]
 
 

@@ -308,7 +308,7 @@ def test_the_21st_waiting_run_is_rejected(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         for number in range(MAX_WAITING_RUNS):
             await store.enqueue(request(str(number), "c"))
-        with pytest.raises(QueueFull, match="'c' has 20 waiting runs, the maximum: wait for one to begin") as full:
+        with pytest.raises(QueueFull, match="'c' has 20 waiting runs, the maximum: wait for one to start") as full:
             await store.enqueue(request("21", "c"), idempotency=KEY)
         assert (full.value.http_status, full.value.retryable) == (429, True)
         await store.enqueue(request("another", "d"))
@@ -350,7 +350,7 @@ def test_a_run_waits_for_the_open_run_of_its_conversation(any_url: str | None) -
         assert await store.claim(5) == []
         await end(state, await store.acquire(await store.load_run(one.run_id), {}))
         direct = RunState(agent="one", messages=[Message(role="user", content="now")], conversation_id="c")
-        with pytest.raises(ConversationBusy, match="another run of it began first or waits"):
+        with pytest.raises(ConversationBusy, match="another run of it started first or waits"):
             await store.start(direct, await store.conversation("c"), None)
         (claimed,) = await store.claim(5)
         with pytest.raises(ConversationBusy):

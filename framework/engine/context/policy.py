@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 VerdictKind = Literal["allow", "ask", "deny"]
 _MAX_NAME_CHARS = 80
-_CLIENT_RULE = "tools of clients need a rule that begins with client."
+_CLIENT_RULE = "tools of clients need a rule that starts with client."
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
 _ALLOWED_BY = {
     **dict.fromkeys(("agent", "a2a"), ("agents", "sub_agents")),

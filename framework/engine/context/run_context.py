@@ -247,7 +247,7 @@ class ModelClients:
 
     def __init__(self, clients: Mapping[str, ModelClient]) -> None:
         self.breakers = CircuitBreakers()
-        self.begin_with_thoughts: set[str] = set()
+        self.start_with_thoughts: set[str] = set()
         """Models whose last streamed reply started with thoughts and had their end tag only."""
         self._tool_tokens = ToolsetCache(tool_tokens)  # a list of tools is counted once while it is in use
         self._embedded = dict(clients)

@@ -96,7 +96,7 @@ class ModelTrace:
                 self._fail(self._span, self._error, self._message)
             self._span.__exit__(kind, error, traceback)
         if meters := self._caller.meters:
-            seconds = perf_counter() - self._began
+            seconds = perf_counter() - self._started
             meters.record_model_call(self._info.provider, self._info.wire_name, seconds, self._first, self._error)
 
     def __enter__(self) -> Self:
@@ -146,7 +146,7 @@ class ModelTrace:
             self._add_span(attempt)
 
     def _open(self, info: ModelInfo) -> None:
-        self._info, self._began = info, perf_counter()
+        self._info, self._started = info, perf_counter()
         spans = self._caller.spans
         if not spans.recording:
             return
@@ -165,7 +165,7 @@ class ModelTrace:
             **model_attributes(attempt.info),
         }
         name = f"chat.attempt {attempt.number}"
-        span = self._caller.spans.span(name, "CHAIN", attributes, client=True, started_ns=attempt.began_ns)
+        span = self._caller.spans.span(name, "CHAIN", attributes, client=True, started_ns=attempt.started_ns)
         if attempt.error:
             self._fail(span, attempt.error, attempt.message)
         span.end(attempt.ended_ns)
@@ -194,7 +194,18 @@ class ModelTrace:
 class AttemptTrace:
     """Times, usage and error of one attempt."""
 
-    __slots__ = ("_call", "began", "began_ns", "ended_ns", "error", "fallback", "info", "message", "number", "usage")
+    __slots__ = (
+        "_call",
+        "ended_ns",
+        "error",
+        "fallback",
+        "info",
+        "message",
+        "number",
+        "started",
+        "started_ns",
+        "usage",
+    )
 
     def __init__(self, call: ModelTrace, info: ModelInfo, number: int, *, fallback: bool) -> None:
         self._call, self.info, self.number, self.fallback = call, info, number, fallback
@@ -203,7 +214,7 @@ class AttemptTrace:
         self.usage: Usage | None = None
 
     def __enter__(self) -> Self:
-        self.began, self.began_ns = perf_counter(), time_ns()
+        self.started, self.started_ns = perf_counter(), time_ns()
         return self
 
     def __exit__(
@@ -218,7 +229,7 @@ class AttemptTrace:
     def replied(self, reply: ModelReply, first_at: float | None) -> None:
         """Record the reply; `first_at` is when the first piece arrived, by `perf_counter`."""
         self.usage = reply.usage
-        first = None if first_at is None else first_at - self.began
+        first = None if first_at is None else first_at - self.started
         self._call.set_reply(self.info, reply, first, fallback=self.fallback)
 
     def failed(self, error_type: str, message: str, usage: Usage | None) -> None:
@@ -366,7 +377,7 @@ class _Attempt:
 
     def __post_init__(self) -> None:
         if self.request.stream and not self.info.describes_json:
-            begins_inside = self.info.name in self.caller.clients.begin_with_thoughts
+            begins_inside = self.info.name in self.caller.clients.start_with_thoughts
             is_first = self.request.continued is None
             self.thoughts = ThoughtSplitter(begins_inside=begins_inside and is_first, finds_lone_tags=is_first)
 
@@ -391,9 +402,9 @@ class _Attempt:
                 what = "did not finish its answer"
                 raise self._timeout_error(what, "model_total_timeout", limits.model_total_timeout) from None
             if first_limit is not None and first.expired():
-                raise self._timeout_error("did not begin to answer", "first_token_timeout", first_limit) from None
-            has_begun = self.first_at is not None and self.info.is_streamed(self.request)
-            what = "did not continue its answer" if has_begun else "did not answer"
+                raise self._timeout_error("did not start to answer", "first_token_timeout", first_limit) from None
+            has_started = self.first_at is not None and self.info.is_streamed(self.request)
+            what = "did not continue its answer" if has_started else "did not answer"
             raise self._timeout_error(what, "model_timeout", limits.model_timeout) from None
 
     async def _read(self, first: asyncio.Timeout | None, idle: asyncio.Timeout, end: float | None) -> ModelReply:
@@ -427,7 +438,7 @@ class _Attempt:
         if self.thoughts is not None:
             clients = self.caller.clients
             await self._show_separated(self.thoughts.finish())
-            learn = clients.begin_with_thoughts.add if self.thoughts.is_lone else clients.begin_with_thoughts.discard
+            learn = clients.start_with_thoughts.add if self.thoughts.is_lone else clients.start_with_thoughts.discard
             learn(self.info.name)
         return reply if message is reply.message else replace(reply, message=message)
 
@@ -501,8 +512,8 @@ class _Attempt:
 
     def failed_usage(self, reported: Usage | None) -> Usage | None:
         """Return the usage of a failed attempt: an estimate if none is reported and the provider was generating."""
-        has_begun = self.is_late or self.first_at is not None
-        if not has_begun or (reported and reported.total_tokens):
+        has_started = self.is_late or self.first_at is not None
+        if not has_started or (reported and reported.total_tokens):
             return reported
         return self._estimated_usage(estimate_tokens("".join(self.texts)))
 
@@ -529,7 +540,7 @@ def _due(now: float, seconds: float | None, end: float | None) -> float | None:
     return end if due is None or (end is not None and end < due) else due
 
 
-_MAX_BEGUN_RETRIES = 1
+_MAX_RESTARTS = 1
 """How often a model starts an answer again after a part of it had arrived: that part was paid for, and perhaps read."""
 _NO_FINISH_REASON = (
     "the server of {model} ended its stream without a finish_reason: the answer is taken as complete; if answers are "
@@ -657,14 +668,14 @@ class _ModelCall:
         request = self._request
         if is_fallback:
             request = fallback_request(request, name, client.info)
-        begun = unusable = 0
+        restarts = unusable = 0
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
             self._context.keep_time()
             if self._attempts:
                 await self._budget.admit_retry()
             self._attempts += 1
-            self._message_id = await self._begin_message()
+            self._message_id = await self._start_message()
             try:
                 reply = await send_attempt(
                     self._caller,
@@ -681,9 +692,9 @@ class _ModelCall:
                     self._caller.clients.learn_window(client.info, request, error.window)
                 await self._spend(error.usage, client.info, name)
                 delay = backoff_seconds(error, retries, self._rules)
-                begun += error.has_begun
+                restarts += error.has_begun
                 unusable += error.error_type in _UNUSABLE_ANSWERS
-                if begun > _MAX_BEGUN_RETRIES or not self._should_retry(name, error, retries, delay, is_last=is_last):
+                if restarts > _MAX_RESTARTS or not self._should_retry(name, error, retries, delay, is_last=is_last):
                     raise
                 self._budget.check_spent()
                 if error.correction:
@@ -707,7 +718,7 @@ class _ModelCall:
         if usage and self._budget.spend_tokens(usage, model):
             await self._context.save()
 
-    async def _begin_message(self) -> str:
+    async def _start_message(self) -> str:
         """Return the id of the message of the next attempt.
 
         A continued message keeps its id until an attempt fails, which voids it; its start is then emitted again.

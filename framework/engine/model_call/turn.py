@@ -544,7 +544,7 @@ def _window_advice(run: RunContext, expected: int, answer: int) -> str:
     place = run.agent.place("runtime_policy", "max_observation_chars")
     parts = (
         (message, "shorten the message"),
-        (earlier, "begin a new conversation"),
+        (earlier, "start a new conversation"),
         (notes, f"lower memory.recall_tokens ({run.agent.place('memory')})"),
         (sum(later), f"have tools return less, or lower limits.observation_chars ({place})"),
         (own, "shorten the agent's instructions, or allow it fewer tools"),
@@ -672,7 +672,7 @@ async def _fit_history(run: RunContext) -> None:
     if allowed is not None and _size(state.history) > allowed:
         await _summarize(run, int(allowed * _KEPT_SHARE))
     if (length := len(state.history)) > settings.window:
-        advice = f"begin a new conversation, or raise conversation.window ({run.agent.place('conversation')})"
+        advice = f"start a new conversation, or raise conversation.window ({run.agent.place('conversation')})"
         await run.warn("window", f"the model sees only the last {settings.window} of {length} messages; {advice}")
 
 

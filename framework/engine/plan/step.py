@@ -68,7 +68,7 @@ async def run_step(run: Run, step: PlanStep) -> Confirmations:
     Returns:
         The confirmations that are needed first; empty once the step is done or has failed.
     """
-    began = perf_counter()
+    started = perf_counter()
     with plan_step_span(run, step, current_plan(run).revision) as span:
         try:
             pending, status, result = await _work(run, step)
@@ -76,7 +76,7 @@ async def run_step(run: Run, step: PlanStep) -> Confirmations:
             pending, status, result = (), "failed", f"not executed: {error.message}"
         record_step_end(run, span, pending, status, result)
     if meters := run.services.meters:
-        meters.record_step(run.agent.name, "plan", perf_counter() - began)
+        meters.record_step(run.agent.name, "plan", perf_counter() - started)
     if not pending and status != "open":
         await set_status(run, step, status, result, bypassed=status == "skipped")
     return pending

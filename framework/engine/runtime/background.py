@@ -209,7 +209,7 @@ class Worker(Protocol):
     """Whether runs may become ready without a `wake`, because other processes use the store."""
 
     def claim_soon(self) -> None:
-        """Begin ready runs, best first, as long as the capacity permits. Returns at once."""
+        """Start ready runs, best first, as long as the capacity permits. Returns at once."""
         ...
 
     async def drive(self, run_id: str) -> None:

@@ -108,7 +108,7 @@ class RemoteRun:
         self.is_answered = False
         """Whether the process that executes the run sends signals, as far as is known."""
         self._launcher, self._store, self._run_id = launcher, launcher.store, run_id
-        self._begin = self._number = number
+        self._first = self._number = number
         """Number of the last event that the followers had, and that was put into the hub."""
         self._announce_at = 0.0
         self._is_due = False
@@ -139,7 +139,7 @@ class RemoteRun:
         self.is_answered = True
         if signal.seq > self._number:
             self._look_soon()
-        if signal.seq >= self._begin and (piece := read_piece(signal.body)) is not None:
+        if signal.seq >= self._first and (piece := read_piece(signal.body)) is not None:
             self._add(piece)
 
     async def look(self) -> None:
@@ -192,7 +192,7 @@ class RemoteRun:
             return
         hub = self._launcher.hub(self._run_id)
         if piece.source != self._source:
-            self._begin_source(piece.source)
+            self._start_source(piece.source)
             hub.drop_texts()
         if piece.message in self._ended:
             return
@@ -205,7 +205,7 @@ class RemoteRun:
             lengths[piece.kind] = length + len(text)
             hub.add_text(piece.kind, text, generation=piece.generation, path=piece.path, message_id=piece.message_id)
 
-    def _begin_source(self, source: str) -> None:
+    def _start_source(self, source: str) -> None:
         """Leave out the rest of the texts of the earlier source: a text cannot continue with another's."""
         if self._source:
             self._earlier_sources.add(self._source)

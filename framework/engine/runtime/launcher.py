@@ -115,7 +115,7 @@ class TextSender:
         self._task: asyncio.Task[None] | None = None
         signals.add(self._receive)
 
-    def begin(self, run_id: str) -> None:
+    def start(self, run_id: str) -> None:
         """Send the texts of a run in progress in this process, and answer its followers."""
         hub = self._hub_of(run_id)
         if hub is None:
@@ -137,7 +137,7 @@ class TextSender:
 
     def _receive(self, signal: Signal) -> None:
         if signal.kind == "listen" and (signal.body == NEW or signal.run_id not in self._runs):
-            self.begin(signal.run_id)
+            self.start(signal.run_id)
 
     async def _send(self) -> None:
         try:
@@ -343,7 +343,7 @@ class Launcher:
         self._clock, self._observed = clock or store.now, observed
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
         self._on_end: Callable[[str], object] = lambda _: None
-        self.begun = 0
+        self.started = 0
         """Number of new runs that this process has started."""
         self._claims: dict[str, HeldRun] = {}
         """The queued runs that this process has claimed, and not started yet."""
@@ -407,7 +407,7 @@ class Launcher:
         journal = Journal(prepared.state, prepared.record, hub, durable=self.store.durable, take_spans=spans.drain)
         services = self._services(prepared, hub, journal, spans)
         run = Run(prepared.state, prepared.agent, services, EXECUTORS)
-        self.begun, self.works = self.begun + (prepared.route is not None), True
+        self.started, self.works = self.started + (prepared.route is not None), True
         if not self.store.durable:
             self.pinned_generations[run_id] = prepared.generation
         task = asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)
@@ -416,7 +416,7 @@ class Launcher:
         self._claims.pop(run_id, None)
         self._heartbeat.hold(run_id, journal)
         if self.store.is_followed(run_id):
-            self._texts.begin(run_id)
+            self._texts.start(run_id)
         journal.call_on_cancel(stream.cancel)
         if self._closing:
             journal.close()

@@ -48,7 +48,7 @@ class Presence:
         """Name of this process in reports; empty unless it is announced."""
         self._kind: ProcessKind = "serve"
         self._is_due = asyncio.Event()
-        self._begun: deque[tuple[float, int]] = deque()
+        self._starts: deque[tuple[float, int]] = deque()
         """Number of runs started until each report of the last minute, by monotonic time."""
         self._is_saved = True
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -84,7 +84,7 @@ class Presence:
             pid=self.address[1],
             works=self._work.capacity > 0,
             capacity=self._work.capacity,
-            begun_per_second=round(self._begun_per_second(), 2),
+            begun_per_second=round(self._started_per_second(), 2),
             generation=current.number,
             problems=sum(problem.severity == "error" for problem in self._catalog.problems),
             queues=queues,
@@ -113,14 +113,14 @@ class Presence:
         else:
             self._is_saved = True
 
-    def _begun_per_second(self) -> float:
+    def _started_per_second(self) -> float:
         """Return the rate at which this process started runs over the last minute."""
-        now, begun = time.monotonic(), self._launcher.begun
-        self._begun.append((now, begun))
-        while self._begun[0][0] < now - _RATE_SECONDS:
-            self._begun.popleft()
-        since, before = self._begun[0]
-        return (begun - before) / (now - since) if since < now else 0.0
+        now, started = time.monotonic(), self._launcher.started
+        self._starts.append((now, started))
+        while self._starts[0][0] < now - _RATE_SECONDS:
+            self._starts.popleft()
+        since, before = self._starts[0]
+        return (started - before) / (now - since) if since < now else 0.0
 
 
 def default_name() -> str:
@@ -135,7 +135,7 @@ RESTART_SECONDS = 60.0
 """A process that was last seen at most this long ago may be about to start again."""
 _REMEMBERED_RUNS = 1000
 _NOT_PLUGINS = ("agent", "mcp")
-"""Beginnings of the names of tools that no plugin file defines."""
+"""Starts of the names of tools that no plugin file defines."""
 
 
 class CannotExecute(ConfigError):
@@ -201,9 +201,9 @@ class RunReleaser:
             return f"has no agent {error.name!r}" if await self._others_have(error.name) else None
         if isinstance(error, AgentBroken):
             has_other = [name for name in error.names if await self._others_have(name)]
-            return f"cannot begin it: {error.message}" if has_other else None
+            return f"cannot start it: {error.message}" if has_other else None
         if isinstance(error, ConfigError) and await self._others_have(agent):
-            return f"cannot begin it: {error.message}"
+            return f"cannot start it: {error.message}"
         return None
 
     async def check(self, state: RunState, original: Generation, current: Generation) -> None:
@@ -247,11 +247,11 @@ def _missing_tools(state: RunState, original: Generation) -> Iterator[str]:
     for run in state.with_sub_runs():
         if (agent := original.agents.get(run.agent)) is not None:
             yield from (name for _, name in missing_tools(agent.spec, agent.context))
-            called = (record.call.tool for record in run.calls.values() if _has_begun(record))
+            called = (record.call.tool for record in run.calls.values() if _has_started(record))
             yield from (name for name in called if name not in agent.toolset.tools)
 
 
-def _has_begun(record: CallRecord) -> bool:
+def _has_started(record: CallRecord) -> bool:
     """Return whether a process has executed a call, so that its tool existed: models also call unknown tools."""
     return record.started > 0 and (record.result is None or record.result.status == "success")
 

@@ -65,7 +65,7 @@ class _Sample:
     added: int
     """Number of runs that were ever added, to compare with that of other samples."""
 
-    def begun_since(self, earlier: _Sample) -> int:
+    def started_since(self, earlier: _Sample) -> int:
         """Return the number of runs that have left the queue since an earlier sample."""
         return max(0, (self.added - earlier.added) - (self.waiting - earlier.waiting))
 
@@ -93,7 +93,7 @@ class QueueAdmission:
             self._admitted += 1
             return
         self._refused += 1
-        seconds = self._seconds_until_begun(waiting - max_waiting + self._refused)
+        seconds = self._seconds_until_started(waiting - max_waiting + self._refused)
         advice = "retry later" if seconds is None else f"retry in {seconds} s"
         raise QueueFull(f"{waiting} runs wait, the maximum (work.max_waiting): {advice}", retry_after=seconds)
 
@@ -114,13 +114,13 @@ class QueueAdmission:
             self._samples.append(sample)
             self._refused = 0
 
-    def _seconds_until_begun(self, runs: int) -> int | None:
-        """Return after how many seconds this number of runs will have begun, by the measured rate; None if unknown."""
+    def _seconds_until_started(self, runs: int) -> int | None:
+        """Return in how many seconds this number of runs will have started, by the measured rate; None if unknown."""
         first, latest = self._samples[0], self._latest
         if latest is None or latest.at - first.at < SAMPLE_SECONDS:
             return None
-        begun = latest.begun_since(first)
-        seconds = runs * (latest.at - first.at) / begun if begun else _MAX_RETRY_SECONDS
+        started = latest.started_since(first)
+        seconds = runs * (latest.at - first.at) / started if started else _MAX_RETRY_SECONDS
         return ceil(min(max(seconds, 1.0), _MAX_RETRY_SECONDS))
 
 
@@ -313,7 +313,7 @@ class RunQueue:
         return claims
 
     def _use_place(self, claim: _Claim) -> asyncio.Task[None]:
-        """Begin a claimed run in the background, in the place that was taken for it."""
+        """Start a claimed run in the background, in the place that was taken for it."""
         executing = self._slots.execute(self._execute(claim))
         return self._background.start(f"run {claim.request.run_id}", executing, Context())
 
@@ -352,12 +352,12 @@ class RunQueue:
             self._work.wake()
 
     async def _execute(self, claim: _Claim) -> None:
-        """Begin a claimed run in the trace of its caller, and wait for its end or pause."""
+        """Start a claimed run in the trace of its caller, and wait for its end or pause."""
         try:
             with self._catalog.lease() as generation:
                 try:
                     with apply_trace_context(claim.request.trace_context):
-                        run = await self._begin(claim, generation)
+                        run = await self._prepare_and_start(claim, generation)
                 finally:
                     claim.settled.set()
                 if run is not None:
@@ -366,7 +366,7 @@ class RunQueue:
         finally:
             del self._claims[claim.request.run_id]
 
-    async def _begin(self, claim: _Claim, generation: Generation) -> asyncio.Task[RunResult] | None:
+    async def _prepare_and_start(self, claim: _Claim, generation: Generation) -> asyncio.Task[RunResult] | None:
         """Start a claimed run, and return its task; None if it has ended, or is released.
 
         Raises:
@@ -374,7 +374,7 @@ class RunQueue:
         """
         request, run_id = claim.request, claim.request.run_id
         try:
-            if request.attempts and not await self._may_begin(request):
+            if request.attempts and not await self._may_start(request):
                 return None
             with self._resumer.crash_loop_guard.trying(run_id) if request.attempts else nullcontext():
                 new = await claim.prepare(self._starter, generation)
@@ -384,7 +384,10 @@ class RunQueue:
                 await self._release(run_id)
                 if claim.cancel_requested:
                     await self._resumer.cancel(run_id, RUNTIME_CALLER)
-        except (ConversationBusy, StoreError):  # another run began first, or the store failed: the request stays queued
+        except (
+            ConversationBusy,
+            StoreError,
+        ):  # another run was first, or the store failed: the request stays queued
             await self._release(run_id)
             raise
         except AgentsdError as error:
@@ -394,15 +397,15 @@ class RunQueue:
                 return None
             await self._fail(run_id, ErrorInfo(code=error.code, message=redact(str(error)), retryable=error.retryable))
         except Exception as error:  # noqa: BLE001 - a hook of a model client may raise anything: only this run fails
-            log.error("run %s could not begin: %s", run_id, safe_traceback(error))
+            log.error("run %s could not start: %s", run_id, safe_traceback(error))
             await self._fail(run_id, ErrorInfo(code="internal_error", message="internal error; see the log"))
         return None
 
-    async def _may_begin(self, request: RunRequest) -> bool:
+    async def _may_start(self, request: RunRequest) -> bool:
         """Return whether to start a run whose earlier processes ended. If not, it has failed, or starts later."""
         run_id = request.run_id
         if await self._resumer.crash_loop_guard.has_crashed(run_id, request.attempts):
-            message = f"{request.attempts} processes in a row ended before the run began"
+            message = f"{request.attempts} processes in a row ended before the run started"
             await self._fail(run_id, ErrorInfo(code="crashed", message=message))
             return False
         if not await self._resumer.crash_loop_guard.admit(run_id, request.attempts):

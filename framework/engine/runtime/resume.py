@@ -61,7 +61,7 @@ class CrashLoopGuard:
         """One of them, beside which this process takes no other run."""
 
     def __contains__(self, run_id: str) -> bool:
-        """Return whether a run is being resumed or begun here, and had not saved a step when that was last checked."""
+        """Return whether a run is being resumed or started here, and had saved no step when that was last checked."""
         return run_id in self._unproven
 
     async def tries_alone(self) -> bool:
@@ -401,7 +401,7 @@ class RunResumer:
             RequestError: the run is in progress or has ended, or a decision does not fit a pending confirmation.
         """
         if state.status == "queued":
-            raise DecisionRefused(f"run {state.run_id} waits in the queue and has not begun: it begins by itself")
+            raise DecisionRefused(f"run {state.run_id} waits in the queue and has not started: it starts by itself")
         if self._launcher.is_running(state.run_id):
             raise RunBusy(f"run {state.run_id} is already in progress in this process")
         if state.status not in ("paused", "running"):

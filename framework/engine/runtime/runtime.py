@@ -311,7 +311,7 @@ class Runtime:
         return await self._queue.submit(*check_request(message, options), place, idempotency)
 
     async def start_queued(self) -> Sequence[str]:
-        """Begin queued runs in the background, and return their ids. One that ends its processes is failed."""
+        """Start queued runs in the background, and return their ids. One that ends its processes is failed."""
         self._require_own_loop()
         claimed = await self._queue.claim()
         self.work.wake(has_looked=True)
@@ -523,7 +523,7 @@ class Runtime:
         user: str | None = None,
         tenant: str | None = None,
     ) -> Conversation:
-        """Begin a new conversation with the history of another up to a place, and return it. Nothing is executed.
+        """Start a new conversation with the history of another up to a place, and return it. Nothing is executed.
 
         Args:
             conversation: id of the conversation to copy.
@@ -611,7 +611,7 @@ class Runtime:
         self._require_own_loop()
         options = {**options, "output_type": output_type}
         with self.catalog.lease() as generation:
-            prepared = await self._starter.begin(*check_request(message, options), generation)
+            prepared = await self._starter.start(*check_request(message, options), generation)
             async with self._launcher.launch(prepared, listening=listening) as stream:
                 yield stream
 

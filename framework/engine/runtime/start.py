@@ -205,7 +205,7 @@ def _kept_turns(point: ForkPoint, infos: Sequence[RunInfo], answered: Sequence[R
     end = next((info.turn for info in known if info.run_id == run_id and info.turn), None)
     if end is None:
         name = "before" if point.before is not None else "after"
-        kind = "run that has begun" if name == "before" else "answered run"
+        kind = "run that has started" if name == "before" else "answered run"
         raise RequestError(f"{name}: the conversation has no {kind} {run_id!r}", param=name)
     return [info for info in answered if info.turn < end or (info.turn == end and point.after is not None)]
 
@@ -287,7 +287,7 @@ class RunStarter:
         self._store, self._blueprints, self._models, self._meters = store, blueprints, models, meters
         self._caller, self._clock = caller, clock
 
-    async def begin(self, content: UserInput, options: RunOptions, generation: Generation) -> PreparedRun:
+    async def start(self, content: UserInput, options: RunOptions, generation: Generation) -> PreparedRun:
         """Save a new run in the store, before any of its work starts.
 
         Raises:
@@ -298,7 +298,7 @@ class RunStarter:
         return await self.record(await self.prepare(content, options, generation))
 
     async def check(self, message: Message, options: RunOptions, generation: Generation) -> Conversation | None:
-        """Check whether a run could start, as far as that is known without calling a model; raises as `begin` does.
+        """Check whether a run could start, as far as that is known without calling a model; raises as `start` does.
 
         A busy conversation is no error. Without a name, the agent is known only if it is the only one.
 
@@ -319,7 +319,7 @@ class RunStarter:
     async def prepare(
         self, content: UserInput, options: RunOptions, generation: Generation, run_id: str | None = None
     ) -> NewRun:
-        """Choose the agent of a new run and build its first state; raises as `begin` does.
+        """Choose the agent of a new run and build its first state; raises as `start` does.
 
         Args:
             content: the user's message.
@@ -353,7 +353,7 @@ class RunStarter:
         state.executor = route.executor
         state.usage, state.model_uses, state.warnings = route.usage, dict(route.model_uses), [*route.warnings]
         if call := route.model_call:
-            state.elapsed_ms = (call.ended_ns - call.began_ns) / 1e6
+            state.elapsed_ms = (call.ended_ns - call.started_ns) / 1e6
         if route.usage.total_tokens and (budgets := route.agent.spec.budgets):
             ledger = BudgetLedger(state, self._store, lambda: (generation.budgets, generation.budgets), self._clock)
             ledger.count_earlier(budgets, route.usage)

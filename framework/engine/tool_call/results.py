@@ -212,9 +212,9 @@ def _kept(run: RunContext, call: ToolCall, result: ToolResult) -> ToolResult:
     data, root = text.encode("utf-8", "replace"), run.services.root
     allowed = max(0, min(MAX_RESULT_BYTES, MAX_KEPT_BYTES - root.kept_bytes))
     if result.status == "success" and len(data) > allowed:
-        beginning = max(text[:shown], data[:allowed].decode("utf-8", "ignore"), key=len)
-        dropped = len(data) - len(beginning.encode("utf-8", "replace"))
-        changed = {"output": beginning, "metadata": {**result.metadata, DROPPED: dropped}}
+        start = max(text[:shown], data[:allowed].decode("utf-8", "ignore"), key=len)
+        dropped = len(data) - len(start.encode("utf-8", "replace"))
+        changed = {"output": start, "metadata": {**result.metadata, DROPPED: dropped}}
         result = result.model_copy(update=changed)
     root.kept_bytes += min(len(data), allowed)
     return result

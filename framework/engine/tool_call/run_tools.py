@@ -188,7 +188,7 @@ class _Script:
         began, seed = state.scripts[self.id].began, f"{state.run_id}/{self.id}"
         async with open_interpreter(functions, stubs, began=began, seed=seed) as interpreter:
             try:
-                progress = await self._begin(interpreter, check=check)
+                progress = await self._start(interpreter, check=check)
                 while isinstance(progress, FunctionCall):
                     pending, progress = await self._call(interpreter, progress)
                     if pending:
@@ -218,7 +218,7 @@ class _Script:
             metadata[INVALID_CALL] = True
         return ToolResult(status="error", error="\n".join(parts), metadata=metadata)
 
-    async def _begin(self, interpreter: Interpreter, *, check: bool) -> FunctionCall | Finished:
+    async def _start(self, interpreter: Interpreter, *, check: bool) -> FunctionCall | Finished:
         """Start or restore the script; return what it does next. Raises SnapshotError, too."""
         record, self.number = self.run.state.scripts[self.id], 0
         if record.snapshot and record.version == interpreter_version():

@@ -119,7 +119,7 @@ def test_a_window_that_hides_messages_is_in_the_result_and_in_the_log_without_co
     with caplog.at_level(logging.WARNING, logger="agentsd.runs"):
         result = asyncio.run(main())
     assert [(warning.code, warning.path) for warning in result.warnings] == [("window", ())]
-    assert "begin a new conversation" in result.warnings[0].message
+    assert "start a new conversation" in result.warnings[0].message
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == f"run {result.run_id} agent=one: window: {WARNINGS['window']}"
 

@@ -405,7 +405,7 @@ def wire(answers: Answers, root: Path, use: Callable[[list[Event], RunResult], N
 
 
 def test_keep_alive_comments_do_not_begin_an_answer(tmp_path: Path) -> None:
-    late = "openai/test did not begin to answer within 0.3s (limits.first_token_timeout, agents.d/one.yaml:7)"
+    late = "openai/test did not start to answer within 0.3s (limits.first_token_timeout, agents.d/one.yaml:7)"
 
     def check(received: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
@@ -500,7 +500,7 @@ def test_model_total_timeout_ends_an_answer_that_is_still_arriving(tmp_path: Pat
 def test_first_token_timeout_applies_only_to_streamed_answers(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{first_token_timeout: 20ms}")
     assert run(root, scripted=Slow()).output == "done", "not streamed: there are no pieces"
-    late = "slow/1 did not begin to answer within 0.02s (limits.first_token_timeout, agents.d/one.yaml:7)"
+    late = "slow/1 did not start to answer within 0.02s (limits.first_token_timeout, agents.d/one.yaml:7)"
     assert why(asyncio.run(stream_run(root, scripted=Slow()))[1]) == late
     assert asyncio.run(stream_run(root, scripted=Slow(signs=True)))[1].output == "done", "any piece will do"
 

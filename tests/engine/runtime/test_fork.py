@@ -154,7 +154,7 @@ def test_a_number_of_messages_cuts_a_turn_at_an_answer_only(tmp_path: Path, loca
     ("options", "error", "problem"),
     [
         ({}, RequestError, "needs one place"),
-        ({"before": "run_x"}, RequestError, "before: the conversation has no run that has begun 'run_x'"),
+        ({"before": "run_x"}, RequestError, "before: the conversation has no run that has started 'run_x'"),
         ({"after": "FAILED"}, RequestError, "after: the conversation has no answered run"),
         ({"before": "a", "after": "b"}, RequestError, "needs one place"),
         ({"messages": 4, "new_id": "c"}, ConversationBusy, "exists already"),

@@ -176,7 +176,7 @@ def test_a_process_whose_files_are_all_broken_does_not_fail_the_runs_of_others(t
         async with elsewhere(file_url, "billing"), worker(root, file_url) as (runtime, _):
             await look(runtime)
             assert await status(runtime, run_id) == "queued"
-            assert await reasons(runtime) == {run_id: {HERE: "cannot begin it: no valid agent"}}
+            assert await reasons(runtime) == {run_id: {HERE: "cannot start it: no valid agent"}}
 
     asyncio.run(main())
 

@@ -316,7 +316,7 @@ def test_first_token_timeout_applies_to_a_run_that_nobody_listens_to(tmp_path: P
             policy = "{first_token_timeout: 2s, model_timeout: 50s}"
             result = await run_once(project(tmp_path, server.url, runtime_policy=policy))
         assert result.output == "at last", result.error
-        assert "did not begin to answer within 2s (limits.first_token_timeout" in result.warnings[0].message
+        assert "did not start to answer within 2s (limits.first_token_timeout" in result.warnings[0].message
 
     asyncio.run(main())
 
