@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from framework.cli.location import PROJECT_OPTION, ago, lenient_settings, locate, open_project_store, project_path
+from framework.cli.location import PROJECT_OPTION, ago, in_store, lenient_settings, locate, project_path
 from framework.cli.show import NOTHING, counted, show_table
 from framework.store.views import read_fleet
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import RequestError
 from framework.types.fleet import Fleet, FleetProcess, WaitingRuns
 from framework.types.text import did_you_mean, visible
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 _DIGEST_LENGTH = 8
 _PROCESSES = ("process", "kind", "version", "runs", "takes", "generation", "agents", "seen")
@@ -34,7 +37,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, as GET /agent/fleet returns it.")
 def command(path: str, as_json: bool) -> int:
     """Show the processes that share the store of the project at PATH, and what waits where and why."""
-    fleet = asyncio.run(_read(path))
+    fleet = in_store(path, read_fleet)
     if as_json:
         click.echo(fleet.model_dump_json(indent=2))
         return 0
@@ -53,11 +56,6 @@ def command(path: str, as_json: bool) -> int:
         for process, reason in run.reasons.items():
             click.echo(f"{run.run_id}: {visible(process)} {visible(reason)}")
     return 0
-
-
-async def _read(path: str) -> Fleet:
-    async with open_project_store(locate(path)) as store:
-        return await read_fleet(store)
 
 
 def _process_row(one: FleetProcess, fleet: Fleet) -> list[str]:
@@ -134,17 +132,15 @@ def budgets_command(name: str | None, limit: int, project: str, as_json: bool) -
 
     With NAME, that budget only. Budgets are defined in agentsd.yaml; all processes of the store share them.
     """
-    location = locate(project)
-    defined = lenient_settings(location).budgets
+    defined = lenient_settings(locate(project)).budgets
     if name is not None and name not in defined:
         raise RequestError(f"there is no budget {name!r}{did_you_mean(name, sorted(defined))}")
     chosen = defined if name is None else {name: defined[name]}
 
-    async def read() -> Sequence[BudgetStatus]:
-        async with open_project_store(location) as store:
-            return budget_statuses(chosen, await store.budget_uses(), store.now())
+    async def read(store: Store) -> Sequence[BudgetStatus]:
+        return budget_statuses(chosen, await store.budget_uses(), store.now())
 
-    found = asyncio.run(read()) if chosen else ()
+    found = in_store(project, read) if chosen else ()
     if as_json:
         click.echo(json.dumps([one.model_dump(mode="json") for one in found[:limit]], ensure_ascii=False, indent=2))
     elif not found:

@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from framework.cli.location import (
     DURATION,
     PROJECT_OPTION,
     Location,
+    in_store,
     locate,
     moment,
     open_project_store,
@@ -34,6 +35,9 @@ from framework.store.types import GrantQuery, RunQuery, database_paths
 from framework.types.errors import ConfigError, RequestError
 from framework.types.grant import Grant
 from framework.types.text import did_you_mean, visible
+
+if TYPE_CHECKING:
+    from framework.store.store import Store
 
 _COLUMNS = ("grant", "agent", "for", "uses", "expires", "by", "state", "covers")
 MAX_GRANTS = 1000
@@ -76,15 +80,14 @@ def grants_list(
 def grants_revoke(grant: tuple[str, ...], project: str) -> int:
     """End remembered approvals, by the ids that `agentsd grants list` shows. It applies to the next call at once."""
 
-    async def revoke() -> None:
-        async with open_project_store(locate(project)) as store:
-            known = [one.id for one in await store.grants.list(GrantQuery(limit=MAX_GRANTS))]
-            for one in grant:
-                if not await store.grants.revoke(one, _user_name()):
-                    raise RequestError(f"there is no grant {one!r}{did_you_mean(one, known)}")
-                click.echo(f"revoked {one}")
+    async def revoke(store: Store) -> None:
+        known = [one.id for one in await store.grants.list(GrantQuery(limit=MAX_GRANTS))]
+        for one in grant:
+            if not await store.grants.revoke(one, _user_name()):
+                raise RequestError(f"there is no grant {one!r}{did_you_mean(one, known)}")
+            click.echo(f"revoked {one}")
 
-    asyncio.run(revoke())
+    in_store(project, revoke)
     return 0
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _C = TypeVar("_C", bound=Callable[..., Any])
+_T = TypeVar("_T")
 
 MODEL_VARIABLE = "AGENTSD_MODEL"
 """Environment variable that replaces every agent's model in `run` and `chat`, as `--model` does."""
@@ -288,6 +290,16 @@ async def open_project_store(location: Location) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+def in_store(project: str, work: Callable[[Store], Awaitable[_T]]) -> _T:
+    """Open the store of a project, and return what `work` returns for it; raises StoreError."""
+
+    async def opened() -> _T:
+        async with open_project_store(locate(project)) as store:
+            return await work(store)
+
+    return asyncio.run(opened())
 
 
 async def find_run(store: Store, given: str) -> RunState:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from framework.cli.location import PROJECT_OPTION, find_run, find_whole_run, load_files, locate, open_project_store
+from framework.cli.location import PROJECT_OPTION, find_run, find_whole_run, in_store, load_files
 from framework.cli.show import (
     MARKS,
     arguments_text,
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 @click.option("--otlp-json", is_flag=True, help="Print the trace as OTLP JSON, which backends and collectors read.")
 def runs_show(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
     """Show the steps of RUN (an id, a prefix of one, or `last`), its trace, and what it waits for."""
-    state, info, spans, decisions = asyncio.run(_load(project, run))
+    state, info, spans, decisions = in_store(project, lambda store: _load(store, run))
     result = build_result(state)
     if otlp_json:
         click.echo(json.dumps(otlp_trace(spans), ensure_ascii=False))
@@ -87,11 +86,10 @@ def runs_show(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
     return 0
 
 
-async def _load(project: str, run: str) -> tuple[RunState, RunInfo, Sequence[SpanRecord], Sequence[MadeDecision]]:
-    async with open_project_store(locate(project)) as store:
-        state = await find_run(store, run)
-        (info,) = await store.runs(RunQuery(run_id=state.run_id))
-        return state, info, await store.spans(state.run_id), await store.decisions(state.run_id)
+async def _load(store: Store, run: str) -> tuple[RunState, RunInfo, Sequence[SpanRecord], Sequence[MadeDecision]]:
+    state = await find_run(store, run)
+    (info,) = await store.runs(RunQuery(run_id=state.run_id))
+    return state, info, await store.spans(state.run_id), await store.decisions(state.run_id)
 
 
 def run_lines(state: RunState, result: RunResult, decisions: Sequence[MadeDecision], info: RunInfo) -> Iterator[str]:
@@ -221,9 +219,6 @@ def _question(asked: Confirmation) -> Iterator[str]:
     yield click.style(f"    ({reason}{asked.rule}, risk {asked.risk}{expires})", dim=True)
 
 
-T = TypeVar("T")
-
-
 @click.command("export")
 @click.argument("run")
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
@@ -241,14 +236,14 @@ def runs_export(run: str, form: Form, as_test: bool, with_rating: bool, output: 
     appended. Its note is the rating of the answer.
     """
     if as_test:
-        stored = asyncio.run(_find_run(project, run, find_whole_run))
+        stored = in_store(project, lambda store: find_whole_run(store, run))
         case = export_case(stored.state, stored.events, stored.rating)
         if output and output != "-" and Path(output).exists():
             append_case(case, Path(output))
         else:
             write_out(case_line(case) if output and output.endswith(DATA_SUFFIX) else case_file(case), output)
     else:
-        found = asyncio.run(_find_run(project, run, _find_messages))
+        found = in_store(project, lambda store: _find_messages(store, run))
         body = exported(found.messages, form, files=found.files)
         if with_rating:
             rating = found.rating and found.rating.model_dump(mode="json")
@@ -280,8 +275,3 @@ def append_case(case: Mapping[str, Any], file: Path) -> None:
     except OSError as error:
         raise RequestError(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"added to {file}", err=True)
-
-
-async def _find_run(project: str, run: str, find: Callable[[Store, str], Awaitable[T]]) -> T:
-    async with open_project_store(locate(project)) as store:
-        return await find(store, run)

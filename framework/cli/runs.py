@@ -6,9 +6,9 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 
@@ -16,6 +16,7 @@ from framework.cli.location import (
     DURATION,
     PROJECT_OPTION,
     ago,
+    in_store,
     lenient_settings,
     locate,
     open_project_store,
@@ -26,7 +27,6 @@ from framework.cli.location import (
 )
 from framework.cli.main import LazyGroup
 from framework.cli.show import counted, show_table
-from framework.store.notes import Notes
 from framework.store.types import ConversationInfo, ConversationQuery, NoteQuery, Pruned, RunInfo, RunQuery
 from framework.types.errors import RequestError
 from framework.types.memory import Note
@@ -86,57 +86,36 @@ STATUSES = (*get_args(Status), "orphaned")
 )
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def runs_list(
-    statuses: tuple[str, ...],
-    agent: str | None,
-    conversation: str | None,
-    user: str | None,
-    tenant: str | None,
-    rated: RatingValue | None,
-    limit: int,
-    project: str,
-    as_json: bool,
-) -> int:
+def runs_list(project: str, as_json: bool, **given: Any) -> int:
     """List the stored runs, the newest first.
 
     A run is `queued` until a process starts it. If it waits for more than a free process, that is in parentheses. It is
     `orphaned` if its process ended before it: resume it with `agentsd runs resume`.
     """
-    query = run_query(statuses, agent, conversation, user, tenant, rated, limit)
-    found = asyncio.run(_runs(project, query))
+    query = run_query(**given)
+    found = in_store(project, lambda store: store.runs(query))
     if as_json:
         click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
     elif not found:
-        is_filtered = statuses or agent or conversation or user or tenant or rated
+        is_filtered = any(value for name, value in given.items() if name != "limit")
         click.echo("no such runs are stored" if is_filtered else "no runs are stored")
     else:
         show_table(_COLUMNS, [_row(info) for info in found])
     return 0
 
 
-def run_query(
-    statuses: tuple[str, ...],
-    agent: str | None,
-    conversation: str | None,
-    user: str | None,
-    tenant: str | None,
-    rated: RatingValue | None,
-    limit: int,
-) -> RunQuery:
+def run_query(statuses: tuple[str, ...], conversation: str | None, rated: RatingValue | None, **given: Any) -> RunQuery:
     """Return the query of the options of `agentsd runs list`."""
     wanted: set[Status] = {status for status in get_args(Status) if status in statuses}
     if "orphaned" in statuses:
         wanted.add("running")
     return RunQuery(
         statuses=wanted,
-        agent=agent,
         conversation_id=conversation,
-        user=user,
-        tenant=tenant,
         rating=rated,
         orphaned=set(statuses) == {"orphaned"},
         newest_first=True,
-        limit=limit,
+        **given,
     )
 
 
@@ -148,11 +127,6 @@ def parse_run_query(text: str) -> RunQuery:
         raise click.UsageError(f"--runs {text!r}: {error}") from None
     params = runs_list.make_context("agentsd runs list", words).params
     return run_query(**{name: value for name, value in params.items() if name not in ("project", "as_json")})
-
-
-async def _runs(project: str, query: RunQuery) -> Sequence[RunInfo]:
-    async with open_project_store(locate(project)) as store:
-        return await store.runs(query)
 
 
 def as_data(info: RunInfo) -> dict[str, Any]:
@@ -268,7 +242,7 @@ def conversations_list(
 ) -> int:
     """List the stored conversations, the one with the latest turn first."""
     query = ConversationQuery(agent=agent, user=user, tenant=tenant, limit=limit)
-    found = asyncio.run(_conversations(project, query))
+    found = in_store(project, lambda store: store.conversations(query))
     if as_json:
         click.echo(json.dumps([times_as_text(asdict(info)) for info in found], ensure_ascii=False, indent=2))
     elif not found:
@@ -278,17 +252,11 @@ def conversations_list(
     return 0
 
 
-async def _conversations(project: str, query: ConversationQuery) -> Sequence[ConversationInfo]:
-    async with open_project_store(locate(project)) as store:
-        return await store.conversations(query)
-
-
 def _conversation_row(info: ConversationInfo) -> list[str]:
     last_turn, open_run = ago(info.updated_at), info.open_run or "-"
     return [info.id, str(info.turns), info.agent or "-", last_turn, info.user or "-", open_run, info.tenant or "-"]
 
 
-T = TypeVar("T")
 _NOTE_COLUMNS = ("note", "saved", "user", "agent", "scope", "text")
 _TEXT_CHARS = 60
 
@@ -320,7 +288,7 @@ def notes_list(
     """List the notes of agents, the newest first."""
     agents = None if agent is None else (agent,)
     query = NoteQuery(tenant=tenant, user=user, agents=agents, search=search, limit=limit)
-    found = _with_notes(project, lambda notes: notes.list(query))
+    found = in_store(project, lambda store: store.notes.list(query))
     if as_json:
         click.echo(json.dumps([_note_data(note) for note in found], ensure_ascii=False, indent=2))
     elif not found:
@@ -337,7 +305,7 @@ def notes_list(
 def notes_show(note: str, project: str, as_json: bool) -> int:
     """Show NOTE, or `last` for the newest: its text, whose it is, and which run saved it."""
     query = NoteQuery(limit=1) if note == "last" else NoteQuery(ids=[note])
-    found = _with_notes(project, lambda notes: notes.list(query))
+    found = in_store(project, lambda store: store.notes.list(query))
     if not found:
         raise RequestError(f"there is no note {note!r}; agentsd memory list shows those that there are")
     data = _note_data(found[0])
@@ -368,19 +336,11 @@ def notes_forget(
     if is_all == bool(ids) or (is_all and user is None):
         raise click.UsageError("name the notes, or write: agentsd memory forget --all --user USER")
     query = NoteQuery(ids=ids or None, tenant=tenant, user=user)
-    forgotten = _with_notes(project, lambda notes: notes.forget(query))
+    forgotten = in_store(project, lambda store: store.notes.forget(query))
     if ids and not forgotten:
         raise RequestError(f"there is no such note: {', '.join(ids)}")
     click.echo(json.dumps({"forgotten": forgotten}) if as_json else f"forgot {counted(forgotten, 'note')}")
     return 0
-
-
-def _with_notes(project: str, work: Callable[[Notes], Awaitable[T]]) -> T:
-    async def opened() -> T:
-        async with open_project_store(locate(project)) as store:
-            return await work(store.notes)
-
-    return asyncio.run(opened())
 
 
 def _note_data(note: Note) -> dict[str, Any]:

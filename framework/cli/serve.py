@@ -8,7 +8,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -260,6 +260,50 @@ def _announce_worker(log: ServerLog, settings: Settings, name: str, runtime: Run
     log.announce(f"agentsd worker {name} executes runs: {shown} (generation {current.number}; Ctrl-C ends it)")
 
 
+_Announce = Callable[[Runtime], None]
+
+
+def _serve_stdio(
+    path: str, protocol: str, hint: str, agents: tuple[str, ...], serve: Callable[[Path, Settings, _Announce], Any]
+) -> int:
+    """Serve a project over standard input and output until the client leaves; return the exit code.
+
+    Args:
+        path: the project.
+        protocol: name of the protocol, which is also that of the extra with its SDK.
+        hint: what a person reads who starts the command in a terminal.
+        agents: the agents that are offered; empty: all.
+        serve: imports the SDK, and returns the coroutine that serves.
+    """
+    location = locate(path)
+    for name in ("framework.config.generations.catalog", "agentsd.runs"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    settings = location.settings()
+
+    def announce(runtime: Runtime) -> None:
+        refresh_schemas(runtime)
+        current = runtime.catalog.current
+        for name in agents:
+            current.agent(name)
+        offered = counted(len(agents) or len(current.agents), "agent")
+        click.echo(f"agentsd offers {offered} over {protocol} (generation {current.number})", err=True)
+        if sys.stdin.isatty():
+            click.echo(hint, err=True)
+
+    extra = protocol.lower()
+    try:
+        serving = serve(location.root, settings, announce)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] in {extra, f"{extra}_types"}:
+            needed = f"`agentsd {extra}` needs the {protocol} SDK: {install_command(f'agentsd[{extra}]')}"
+            raise ConfigError(needed) from None
+        raise
+    forbid_inspection()
+    with trace_export(settings):
+        asyncio.run(serving)
+    return 0
+
+
 _MCP_HINT = (
     "it speaks MCP with a program, not with people: add `agentsd mcp` to a client, see docs/serving-protocols.md"
 )
@@ -276,31 +320,13 @@ def mcp_command(path: str, agents: tuple[str, ...]) -> int:
     MCP clients such as Claude Code, Cursor and Zed start it. Edits of the project's files take effect while it runs.
     Exit codes: 0 the client has closed the connection, 78 invalid files or settings.
     """
-    location = locate(path)
-    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
-    logging.getLogger("agentsd.runs").setLevel(logging.INFO)
-    try:
+
+    def serve(root: Path, settings: Settings, announce: _Announce) -> Any:
         from framework.server.mcp import serve_stdio
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] in {"mcp", "mcp_types"}:
-            raise ConfigError(f"`agentsd mcp` needs the MCP SDK: {install_command('agentsd[mcp]')}") from None
-        raise
 
-    def announce(runtime: Runtime) -> None:
-        refresh_schemas(runtime)
-        current = runtime.catalog.current
-        for name in agents:
-            current.agent(name)
-        offered = counted(len(agents) or len(current.agents), "agent")
-        click.echo(f"agentsd offers {offered} over MCP (generation {current.number})", err=True)
-        if sys.stdin.isatty():
-            click.echo(_MCP_HINT, err=True)
+        return serve_stdio(root, settings, agents or None, announce)
 
-    settings = location.settings()
-    forbid_inspection()
-    with trace_export(settings):
-        asyncio.run(serve_stdio(location.root, settings, agents or None, announce))
-    return 0
+    return _serve_stdio(path, "MCP", _MCP_HINT, agents, serve)
 
 
 _NOTHING = "none"
@@ -324,29 +350,10 @@ def acp_command(path: str, agent: str | None, decides: str) -> int:
     folder and the tool servers that the editor sends are not used.
     Exit codes: 0 the editor has closed the connection, 78 invalid files or settings.
     """
-    location = locate(path)
-    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
-    logging.getLogger("agentsd.runs").setLevel(logging.INFO)
-    try:
+
+    def serve(root: Path, settings: Settings, announce: _Announce) -> Any:
         from framework.server.acp import serve_acp
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] == "acp":
-            raise ConfigError(f"`agentsd acp` needs the ACP SDK: {install_command('agentsd[acp]')}") from None
-        raise
 
-    def announce(runtime: Runtime) -> None:
-        refresh_schemas(runtime)
-        current = runtime.catalog.current
-        if agent is not None:
-            current.agent(agent)
-        offered = counted(1 if agent else len(current.agents), "agent")
-        click.echo(f"agentsd offers {offered} over ACP (generation {current.number})", err=True)
-        if sys.stdin.isatty():
-            click.echo(_ACP_HINT, err=True)
+        return serve_acp(root, settings, agent, None if decides == _NOTHING else cast("Risk", decides), announce)
 
-    settings = location.settings()
-    forbid_inspection()
-    highest = None if decides == _NOTHING else cast(Risk, decides)
-    with trace_export(settings):
-        asyncio.run(serve_acp(location.root, settings, agent, highest, announce))
-    return 0
+    return _serve_stdio(path, "ACP", _ACP_HINT, (agent,) if agent else (), serve)

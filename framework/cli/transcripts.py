@@ -16,6 +16,7 @@ from framework.cli.location import (
     RECENT,
     Location,
     ago,
+    in_store,
     load_files,
     locate,
     new_conversation,
@@ -69,7 +70,12 @@ async def find_conversation(
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def conversations_show(conversation: str, tenant: str | None, user: str | None, project: str, as_json: bool) -> int:
     """Show the messages of CONVERSATION, turn by turn, with the generation that answered each."""
-    found, runs = asyncio.run(_load(project, conversation, tenant, user))
+
+    async def load(store: Store) -> tuple[Conversation, Sequence[RunInfo]]:
+        found = await find_conversation(store, conversation, tenant, user)
+        return found, await runs_of(store, found)
+
+    found, runs = in_store(project, load)
     if as_json:
         data = {
             "id": found.id,
@@ -86,14 +92,6 @@ def conversations_show(conversation: str, tenant: str | None, user: str | None, 
     for line in conversation_lines(found, runs):
         click.echo(line)
     return 0
-
-
-async def _load(
-    project: str, conversation: str, tenant: str | None, user: str | None
-) -> tuple[Conversation, Sequence[RunInfo]]:
-    async with open_project_store(locate(project)) as store:
-        found = await find_conversation(store, conversation, tenant, user)
-        return found, await runs_of(store, found)
 
 
 def conversation_lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None = None) -> Iterator[str]:
@@ -172,25 +170,16 @@ def conversations_fork(
 
     `agentsd chat -c ID` continues it; the other one stays as it is.
     """
-    click.echo(asyncio.run(_fork(project, conversation, before, after, new or new_conversation(), tenant, user)))
-    return 0
 
-
-async def _fork(
-    project: str,
-    conversation: str,
-    before: str | None,
-    after: str | None,
-    new: str,
-    tenant: str | None,
-    user: str | None,
-) -> str:
-    async with open_project_store(locate(project)) as store:
+    async def fork(store: Store) -> str:
         found = await find_conversation(store, conversation, tenant, user)
         if not found.messages:
             raise RequestError(f"conversation {conversation!r} has no answered message to copy")
         point = ForkPoint(before, after, None if before or after else len(found.messages))
-        return (await fork_conversation(store, found, point, new)).id
+        return (await fork_conversation(store, found, point, new or new_conversation())).id
+
+    click.echo(in_store(project, fork))
+    return 0
 
 
 @click.command("export")
@@ -207,17 +196,14 @@ def conversations_export(
 
     Images, PDFs and audio are contained in base64.
     """
-    found, files = asyncio.run(_load_messages(project, conversation, tenant, user))
-    write_out(as_json_text(exported(found.messages, form, files=files)), output)
-    return 0
 
-
-async def _load_messages(
-    project: str, conversation: str, tenant: str | None, user: str | None
-) -> tuple[Conversation, Mapping[str, bytes]]:
-    async with open_project_store(locate(project)) as store:
+    async def load(store: Store) -> tuple[Conversation, Mapping[str, bytes]]:
         found = await find_conversation(store, conversation, tenant, user)
         return found, await load_files(store, found.messages)
+
+    found, files = in_store(project, load)
+    write_out(as_json_text(exported(found.messages, form, files=files)), output)
+    return 0
 
 
 MAX_BYTES = 128 * 1024 * 1024
@@ -300,15 +286,14 @@ def _read(file: str) -> object:
 @click.option("--json", "as_json", is_flag=True, help="Print what was deleted as JSON.")
 def conversations_delete(conversation: str, tenant: str | None, user: str | None, project: str, as_json: bool) -> int:
     """Delete CONVERSATION with all of its runs, their events and traces. This cannot be undone."""
-    runs = asyncio.run(_delete(project, conversation, tenant, user))
+
+    async def delete(store: Store) -> int:
+        found = await find_conversation(store, conversation, tenant, user)
+        return await store.delete_conversation(found.id, found.tenant, found.user)
+
+    runs = in_store(project, delete)
     if as_json:
         click.echo(json.dumps({"conversation": conversation, "runs": runs}))
     else:
         click.echo(f"deleted {conversation} with {counted(runs, 'run')}")
     return 0
-
-
-async def _delete(project: str, conversation: str, tenant: str | None, user: str | None) -> int:
-    async with open_project_store(locate(project)) as store:
-        found = await find_conversation(store, conversation, tenant, user)
-        return await store.delete_conversation(found.id, found.tenant, found.user)
