@@ -49,7 +49,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("-a", "--agent", metavar="AGENT", help="Only those of this agent.")
+@click.option("-a", "--agent", metavar="AGENT", help="Only those of this agent, or of its sub-agents.")
 @user_option("Only those of this user.")
 @tenant_option("Only those of this tenant.")
 @click.option("--all", "with_ended", is_flag=True, help="Also those that have expired or were revoked.")
@@ -60,7 +60,7 @@ def grants_list(
 ) -> int:
     """List the approvals that are remembered, the newest first, with who approved what and how often it was used."""
     location = locate(project)
-    query = GrantQuery(agent=agent, user=user, tenant=tenant, limit=MAX_GRANTS)
+    query = GrantQuery(among=agent, user=user, tenant=tenant, limit=MAX_GRANTS)
     found, now = asyncio.run(read_grants(location, query))
     found = [one for one in found if with_ended or one.is_active(now)]
     read = asyncio.run(read_project(location, connect=False)) if found else None

@@ -454,7 +454,35 @@ export interface Suggestion {
   /** What the approved calls have in common, by argument. */
   when: Record<string, string>;
   becomes: string[];
+  /** Why no rule can be proposed, if the kind is `kept`. */
+  obstacle: "pattern" | "tool" | "max_risk" | "risk" | "later" | "values" | "file" | null;
   summary: string;
+}
+
+export interface GrantEntry {
+  id: string;
+  agent: string;
+  tool: string;
+  covers: string;
+  width: "call" | "arguments" | "tool";
+  when: Record<string, (string | number | boolean)[]>;
+  arguments: Record<string, unknown>;
+  scope: "run" | "conversation" | "user";
+  scope_id: string;
+  tenant: string | null;
+  user: string | null;
+  at_most: string | null;
+  rule: string;
+  run_id: string;
+  by: string | null;
+  created_at: string;
+  expires_at: string;
+  revoked_at: string | null;
+  revoked_by: string | null;
+  uses: number;
+  last_used_at: string | null;
+  state: "active" | "expired" | "revoked" | "void";
+  reason: string | null;
 }
 
 export interface AgentSuggestions {

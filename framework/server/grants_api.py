@@ -113,7 +113,7 @@ def add_grant_routes(routes: APIRouter, service: RunService) -> None:
     @routes.get("/grants", response_model=GrantList, dependencies=[requires("decide")])
     async def list_grants(
         request: Request,
-        agent: Annotated[str | None, Query(description="Only grants of this agent.")] = None,
+        agent: Annotated[str | None, Query(description="Only grants of this agent, or of its sub-agents.")] = None,
         user: Annotated[Id | None, Query(description="Only grants of this user.")] = None,
         ended: Annotated[bool, Query(description="Also those that have expired or were revoked.")] = False,
         limit: PageSize = 100,
@@ -121,7 +121,7 @@ def add_grant_routes(routes: APIRouter, service: RunService) -> None:
         """List the approvals that are remembered, the newest first."""
         identity = identity_of(request)
         query = GrantQuery(
-            agent=agent,
+            among=agent,
             user=identity.user_of(user),
             tenant=identity.tenant,
             without_tenant=identity.tenant is None and not identity.single_user,

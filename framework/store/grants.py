@@ -40,6 +40,9 @@ def select_grants(connection: sa.Connection, query: GrantQuery) -> list[Grant]:
     select = sa.select(*columns).order_by(grants.c.created_at.desc(), grants.c.id).limit(query.limit)
     equal = {"id": query.id, "tool": query.tool, "tenant": query.tenant, "user_id": query.user, "agent": query.agent}
     select = select.where(*(grants.c[name] == to_sql_text(value) for name, value in equal.items() if value is not None))
+    if query.among is not None:
+        chain = sa.literal("/") + grants.c.agent + sa.literal("/")
+        select = select.where(chain.contains(f"/{to_sql_text(query.among)}/", autoescape=True))
     if query.without_tenant:
         select = select.where(grants.c.tenant.is_(None))
     if query.without_user:

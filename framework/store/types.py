@@ -536,6 +536,8 @@ class GrantQuery:
     id: str | None = None
     agent: str | None = None
     """Name of the agent, or of an agent with its callers, as in `desk/billing`."""
+    among: str | None = None
+    """Name of the agent that may call the tool, or of one of its callers."""
     tool: str | None = None
     tenant: str | None = None
     without_tenant: bool = False

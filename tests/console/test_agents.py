@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from playwright.async_api import expect
 
+from framework import Approve, Reject, Runtime
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.grant import Remember
 from tests.support.api_keys import key_entry
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console
 from tests.support.projects import agent, write
@@ -183,5 +188,67 @@ def test_a_key_for_some_agents_sees_only_those(tmp_path: Path) -> None:
             await page.goto(f"{server.url}/#/agents/support")
             await expect(page.get_by_role("alert")).to_contain_text("no agent named 'support'")
             await check_axe(page)
+
+    run_in_browser(main())
+
+
+def test_what_decisions_suggest_is_in_the_language_of_the_console(tmp_path: Path) -> None:
+    rules = "{allow: [calculator, read_file], ask: [calculator, read_file]}"
+    files = {"agents.d/desk.yaml": agent("desk", skill_policy=rules)}
+    turns: Iterator[Turn] = itertools.cycle(
+        [calls(("calculator", {"expression": "2 + 3"}), ("read_file", {"path": "a.txt"})), "done"]
+    )
+    model = ScriptedModel(script=lambda _: next(turns))
+
+    async def main() -> None:
+        async with serve_console(tmp_path, files, model) as server:
+            for _ in range(5):
+                paused = await server.runtime.run("go", agent="desk")
+                decided = {one.id: Reject() if one.tool == "read_file" else Approve() for one in paused.pending}
+                await server.runtime.resume(paused.run_id, decided)
+            async with open_page(server, "#/agents/desk?tab=decisions", language="zh") as page:
+                cards = page.locator("#agent-panel .card")
+                await expect(cards.nth(0)).to_contain_text("询问 5 次 · 批准 5 次 · 涉及 1 人此修改会放行其中 5 次")
+                await expect(cards.nth(1)).to_contain_text("询问 5 次 · 驳回或改动 5 次 · 涉及 1 人此修改会全部拒绝。")
+                await expect(cards.nth(2)).to_contain_text("写入命令： agentsd policy suggest --apply")
+
+    run_in_browser(main())
+
+
+def test_remembered_approvals_are_listed_and_revoked(tmp_path: Path) -> None:
+    rules = "{allow: [calculator], ask: [calculator]}"
+    files = {"agents.d/desk.yaml": agent("desk", skill_policy=rules), "agents.d/other.yaml": agent("other")}
+    made = calls(("calculator", {"expression": "2 + <b>3</b>"}))
+    model = ScriptedModel(script=lambda request: "done" if request.messages[-1].role == "tool" else made)
+
+    async def remember(runtime: Runtime, **remembered: object) -> None:
+        paused = await runtime.run("go", agent="desk", user="ann", conversation="c1")
+        decision = Approve(remember=Remember.model_validate({"ttl": "3d", **remembered}))
+        await runtime.resume(paused.run_id, {paused.pending[0].id: decision}, user="ann")
+
+    async def main() -> None:
+        async with serve_console(tmp_path, files, model) as server:
+            await remember(server.runtime, width="call", **{"for": "run"})
+            await remember(server.runtime, width="arguments", when={"expression": "2 + *"}, **{"for": "conversation"})
+            await server.runtime.run("go", agent="desk", user="ann", conversation="c1")
+            async with open_page(server, "#/agents/desk?tab=decisions", width=390, height=844) as page:
+                rows = page.locator(".grants .card")
+                await expect(rows).to_have_count(2)
+                await expect(rows.nth(0)).to_contain_text("calculatorexpression 2 + *")
+                await expect(rows.nth(0)).to_contain_text("one conversation · approved by ann")
+                await expect(rows.nth(0)).to_contain_text("used 1 times, at most 10/day · ")
+                await expect(rows.nth(1)).to_contain_text('Exactly this callexpression "2 + <b>3</b>"')
+                await check_axe(page)
+                assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+                await rows.nth(0).get_by_role("button", name="Revoke").click()
+                await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+                await expect(rows).to_have_count(1)
+                write(tmp_path, {"agents.d/desk.yaml": agent("desk", skill_policy=rules, instructions="Changed.")})
+                await server.runtime.reload()
+                await page.reload()
+                await expect(rows.locator(".tag")).to_have_text("void")
+                await expect(rows).to_contain_text("agents.d/desk.yaml has changed since")
+                await page.goto(page.url.replace("/desk", "/other"))
+                await expect(page.locator(".grants")).to_contain_text("No approval is remembered.")
 
     run_in_browser(main())

@@ -3,18 +3,31 @@
 import { get } from "../core/api.js";
 import { failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
-import { t } from "../core/i18n.js";
+import { t, tn } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
+import { may } from "../core/live.js";
 import { copyButton } from "../widgets/copy.js";
 import { unifiedView } from "../widgets/diff.js";
 import { place } from "../widgets/place.js";
 import { visible } from "../widgets/text.js";
+import { grants } from "./grants.js";
 
 /** @typedef {import("../types.d.ts").Suggestion} Suggestion */
 
 const TITLES = {
   narrow: t("Ask about fewer calls"), deny: t("Deny what is always rejected"),
   kept: t("No rule can say it"), unused: t("No call matched this rule"),
+};
+
+/** @type {Record<string, string>} */
+const OBSTACLES = {
+  pattern: t("The rule is about several tools: write one for this tool above it."),
+  tool: t("The tool itself requires confirmation."),
+  max_risk: t("Its risk is above max_risk, so only calls that were asked about are permitted."),
+  risk: t("approve_from would ask, because of its risk."),
+  later: t("A later rule asks about every call of the tool."),
+  file: t("The edit cannot be written for you: edit the file by hand."),
+  values: t("No range, prefix or value separates the approved calls from the others."),
 };
 
 /** @param {string} name */
@@ -28,11 +41,21 @@ export function decisions(name) {
         h("code", "agentsd policy suggest --apply")),
       unifiedView(diff.trimEnd()))) : null),
   (error) => fill(node, failureNote(error)));
-  return node;
+  return h("div.stack", may("decide") ? grants(name) : null, node);
 }
 
 /** @param {Suggestion} suggestion */
-const card = ({ kind, rule, place: at, summary, becomes }) => h("section.card",
-  h("header", h("h2", TITLES[kind]), h("code.grow", visible(rule)), place(at)),
-  kind === "unused" ? null : h("div.in.stack", h("p", visible(summary)),
-    becomes.map((text) => h("p.row", icon("right", { size: 14 }), h("code", visible(text))))));
+const card = (suggestion) => h("section.card",
+  h("header", h("h2", TITLES[suggestion.kind]), h("code.grow", visible(suggestion.rule)), place(suggestion.place)),
+  suggestion.kind === "unused" ? null : h("div.in.stack", summary(suggestion),
+    suggestion.becomes.map((text) => h("p.row", icon("right", { size: 14 }), h("code", visible(text))))));
+
+/** @param {Suggestion} suggestion */
+function summary({ kind, obstacle, asked, approved, rejected, expired, people, covers }) {
+  const counts = [t("asked {n}", { n: asked }), approved && t("approved {n}", { n: approved }),
+    rejected && t("rejected or changed {n}", { n: rejected }), expired && t("expired {n}", { n: expired }),
+    tn(people, "by 1 person", "by {n} people")];
+  const effect = kind === "narrow" ? t("The edit would have allowed {n}, and nothing that was rejected.", { n: covers })
+    : kind === "deny" ? t("The edit would have denied all of them.") : OBSTACLES[obstacle ?? ""];
+  return [h("p", counts.filter(Boolean).join(" · ")), h("p.sec", effect)];
+}

@@ -1,7 +1,6 @@
 /** Colours of code, by highlight.js. */
 
 import bash from "highlight.js/lib/languages/bash";
-import css from "highlight.js/lib/languages/css";
 import diff from "highlight.js/lib/languages/diff";
 import go from "highlight.js/lib/languages/go";
 import ini from "highlight.js/lib/languages/ini";
@@ -22,7 +21,7 @@ import { visible } from "../widgets/text.js";
 /** Characters of code that get colours. */
 const LONGEST = 20_000;
 const LANGUAGES = {
-  bash, css, diff, go, ini, java, javascript, json, markdown, python, rust, sql, typescript, xml, yaml,
+  bash, diff, go, ini, java, javascript, json, markdown, python, rust, sql, typescript, xml, yaml,
 };
 /** @type {Record<string, string>} classes of the page's colours, and the parts of code that have them */
 const CLASSES = {

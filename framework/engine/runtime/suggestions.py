@@ -46,6 +46,19 @@ Outside = Mapping[str, tuple[str, ...]]
 """By argument, conditions of which one is met by each value outside of a region."""
 
 
+Obstacle = Literal["pattern", "tool", "max_risk", "risk", "later", "values", "file"]
+"""Why no rule can be proposed although decisions agree."""
+_OBSTACLES: Mapping[Obstacle, str] = {
+    "pattern": "the rule is about all tools that match {rule}: write one for {tool} above it",
+    "tool": "the tool itself requires confirmation: @tool(confirm=True)",
+    "max_risk": "its risk is {risk}, above max_risk {ceiling}, so that only asked calls are permitted",
+    "risk": "approve_from {threshold} would ask, because its risk is {risk}",
+    "later": "a later rule asks about every call of the tool",
+    "values": "no range, prefix or value separates the approved calls from the others",
+    "file": "edit the file by hand: {detail}",
+}
+
+
 class Suggestion(Frozen):
     """An edit of an agent's rules that past decisions support, or a rule that they say something about."""
 
@@ -76,6 +89,8 @@ class Suggestion(Frozen):
     """What the calls have in common, by argument, such as `12 to 96.5`."""
     becomes: tuple[str, ...] = ()
     """The new rules, as they are written in the file."""
+    obstacle: Obstacle | None = None
+    """Why no rule can be proposed, if the kind is `kept`."""
     summary: str
     """What was decided, and what the edit changes, in one sentence."""
 
@@ -155,11 +170,11 @@ def suggest(
                 changed = edit_rules(agent.path, source, [*edits, edit])
                 compiled = _compiled(agent, changed)
                 if compiled is None or not judge.accepts(compiled, asked, edit):
-                    proposal = _kept(agent, asked, "no rule separates the approved calls from the others")
+                    proposal = _kept(agent, asked, "values")
                 else:
                     text, edits = changed, [*edits, edit]
             except NotEditable as error:
-                proposal = _kept(agent, asked, f"edit the file by hand: {error}")
+                proposal = _kept(agent, asked, "file", str(error))
         found += [proposal] if proposal else []
     found += _unused(agent, own, decided, base)
     diff = diff_of(agent.path, source, text)
@@ -247,30 +262,26 @@ def _proposal(agent: Agent, asked: _Asked, judge: _Judge) -> tuple[Suggestion | 
         judge.closed(asked.tool.name),
     )
     if region is None:
-        text = "no range, prefix or value separates the approved calls from the others"
-        return (_kept(agent, asked, text) if approved > others else None), None
+        return (_kept(agent, asked, "values") if approved > others else None), None
     rules = narrowed(asked.rule, region.outside)
     allow = () if agent.toolset.rules_for(asked.tool.name).allow else (asked.tool.name,)
     edit = RuleEdit(index=asked.index, rules=rules, allow=allow)
     return _described(agent, asked, "narrow", region.calls, region.inside, rules), edit
 
 
-def _obstacle(agent: Agent, asked: _Asked) -> str:
-    """Return why narrowing a rule is not proposed; empty if it may be."""
-    tool, threshold = asked.tool, agent.spec.runtime_policy.confirm.from_
+def _obstacle(agent: Agent, asked: _Asked) -> Obstacle | None:
+    """Return why narrowing a rule is not proposed; None if it may be."""
+    tool, ceiling = asked.tool, agent.spec.runtime_policy.risk_level
     if is_glob(asked.rule.tool):
-        return f"the rule is about all tools that match {asked.rule.tool}: write one for {tool.name} above it"
+        return "pattern"
     if tool.confirm:
-        return "the tool itself requires confirmation: @tool(confirm=True)"
-    ceiling = agent.spec.runtime_policy.risk_level
+        return "tool"
     if RISKS.index(tool.risk) > RISKS.index(ceiling) and tool.name not in agent.spec.skill_policy.any_risk:
-        return f"its risk is {tool.risk}, above max_risk {ceiling}, so that only asked calls are permitted"
-    if threshold != "never" and _asks_by_risk(agent, tool):
-        return f"approve_from {threshold} would ask, because its risk is {tool.risk}"
+        return "max_risk"
+    if _asks_by_risk(agent, tool):
+        return "risk"
     later = agent.spec.skill_policy.ask[asked.index + 1 :]
-    if any(fnmatchcase(tool.name, rule.tool) and not rule.when for rule in later):
-        return "a later rule asks about every call of the tool"
-    return ""
+    return "later" if any(fnmatchcase(tool.name, rule.tool) and not rule.when for rule in later) else None
 
 
 def _asks_by_risk(agent: Agent, tool: Tool) -> bool:
@@ -320,10 +331,12 @@ def _described(
     )
 
 
-def _kept(agent: Agent, asked: _Asked, reason: str) -> Suggestion:
-    base = _described(agent, asked, "narrow", 0, {}, ())
-    head = base.summary.partition(";")[0]
-    return base.model_copy(update={"kind": "kept", "summary": f"{head}; no rule is proposed: {reason}"})
+def _kept(agent: Agent, asked: _Asked, obstacle: Obstacle, detail: str = "") -> Suggestion:
+    base, limits = _described(agent, asked, "narrow", 0, {}, ()), agent.spec.runtime_policy
+    about = {"rule": asked.rule.tool, "tool": asked.tool.name, "risk": asked.tool.risk, "detail": detail}
+    reason = _OBSTACLES[obstacle].format(**about, ceiling=limits.risk_level, threshold=limits.confirm.from_)
+    summary = f"{base.summary.partition(';')[0]}; no rule is proposed: {reason}"
+    return base.model_copy(update={"kind": "kept", "obstacle": obstacle, "summary": summary})
 
 
 def _unused(agent: Agent, calls: Iterable[DecidedCall], decided: DecidedCalls, base: Path) -> Iterator[Suggestion]:
