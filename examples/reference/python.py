@@ -197,7 +197,8 @@ class _Written:
 
 def _signature(name: str, found: Any) -> str:
     """Return a signature without the names of modules, one parameter a line if it is long."""
-    if not callable(found) or (inspect.isclass(found) and issubclass(found, BaseModel)):
+    # An alias such as `Callable[[int], str]` is callable, too: Python 3.13 says that it takes `(*args, **kwargs)`.
+    if not callable(found) or get_origin(found) or (inspect.isclass(found) and issubclass(found, BaseModel)):
         return ""
     try:
         signature = inspect.signature(found)
