@@ -380,9 +380,10 @@ class Launcher:
         self._claims[run_id] = claim
         self._heartbeat.hold(run_id, claim)
 
-    def drop(self, run_id: str) -> None:
-        """Stop renewing the lease of a claimed run that does not start here."""
-        if self._claims.pop(run_id, None) is not None:
+    def drop(self, run_id: str, claim: HeldRun) -> None:
+        """Stop renewing the lease of a claimed run that does not start here, unless it has been claimed again."""
+        if self._claims.get(run_id) is claim:
+            del self._claims[run_id]
             self._heartbeat.drop(run_id)
 
     def hub(self, run_id: str) -> EventHub:

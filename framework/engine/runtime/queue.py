@@ -364,7 +364,8 @@ class RunQueue:
                     with suppress(RunSuspended):
                         await run
         finally:
-            del self._claims[claim.request.run_id]
+            if self._claims.get(claim.request.run_id) is claim:  # not one that was made after this was released
+                del self._claims[claim.request.run_id]
 
     async def _prepare_and_start(self, claim: _Claim, generation: Generation) -> asyncio.Task[RunResult] | None:
         """Start a claimed run, and return its task; None if it has ended, or is released.
@@ -374,42 +375,40 @@ class RunQueue:
         """
         request, run_id = claim.request, claim.request.run_id
         try:
-            if request.attempts and not await self._may_start(request):
+            if request.attempts and not await self._may_start(claim):
                 return None
             with self._resumer.crash_loop_guard.trying(run_id) if request.attempts else nullcontext():
                 new = await claim.prepare(self._starter, generation)
             if new:
                 return await self._start(claim, new)
             if not claim.lease_lost:
-                await self._release(run_id)
-                if claim.cancel_requested:
-                    await self._resumer.cancel(run_id, RUNTIME_CALLER)
-        except (
-            ConversationBusy,
-            StoreError,
-        ):  # another run was first, or the store failed: the request stays queued
-            await self._release(run_id)
+                async with self._claiming:  # so that this process does not claim it again before it is cancelled
+                    await self._release(claim)
+                    if claim.cancel_requested:
+                        await self._resumer.cancel(run_id, RUNTIME_CALLER)
+        except (ConversationBusy, StoreError):  # another run was first, or the store failed: the request stays queued
+            await self._release(claim)
             raise
         except AgentsdError as error:
             if reason := await self._releaser.reason_to_leave(request.options.get("agent"), error):
-                self._launcher.drop(run_id)
+                self._launcher.drop(run_id, claim)
                 await self._releaser.leave(run_id, redact(reason))
                 return None
-            await self._fail(run_id, ErrorInfo(code=error.code, message=redact(str(error)), retryable=error.retryable))
+            await self._fail(claim, ErrorInfo(code=error.code, message=redact(str(error)), retryable=error.retryable))
         except Exception as error:  # noqa: BLE001 - a hook of a model client may raise anything: only this run fails
             log.error("run %s could not start: %s", run_id, safe_traceback(error))
-            await self._fail(run_id, ErrorInfo(code="internal_error", message="internal error; see the log"))
+            await self._fail(claim, ErrorInfo(code="internal_error", message="internal error; see the log"))
         return None
 
-    async def _may_start(self, request: RunRequest) -> bool:
+    async def _may_start(self, claim: _Claim) -> bool:
         """Return whether to start a run whose earlier processes ended. If not, it has failed, or starts later."""
-        run_id = request.run_id
+        request, run_id = claim.request, claim.request.run_id
         if await self._resumer.crash_loop_guard.has_crashed(run_id, request.attempts):
             message = f"{request.attempts} processes in a row ended before the run started"
-            await self._fail(run_id, ErrorInfo(code="crashed", message=message))
+            await self._fail(claim, ErrorInfo(code="crashed", message=message))
             return False
         if not await self._resumer.crash_loop_guard.admit(run_id, request.attempts):
-            self._launcher.drop(run_id)
+            self._launcher.drop(run_id, claim)
             await self._store.release_for_others(run_id, "waits until another run has saved a step", _TURN_SECONDS)
             return False
         return True
@@ -420,7 +419,7 @@ class RunQueue:
         try:
             prepared = await self._starter.record(new, limits_of(new.state, new.route.agent, new.generation))
         except RunBlocked:  # the store has released the run, and makes it ready when a slot is free
-            self._launcher.drop(run_id)
+            self._launcher.drop(run_id, claim)
             if claim.cancel_requested:
                 await self._resumer.cancel(run_id, RUNTIME_CALLER)
             return None
@@ -429,12 +428,12 @@ class RunQueue:
             self._launcher.cancel(run_id)
         return run
 
-    async def _fail(self, run_id: str, error: ErrorInfo) -> None:
+    async def _fail(self, claim: _Claim, error: ErrorInfo) -> None:
         """Record that a claimed run cannot start."""
         async with self._claiming:  # so that this process does not claim it again in between
-            await self._release(run_id)
-            await self._resumer.fail_queued(run_id, error)
+            await self._release(claim)
+            await self._resumer.fail_queued(claim.request.run_id, error)
 
-    async def _release(self, run_id: str) -> None:
-        self._launcher.drop(run_id)
-        await self._store.unclaim([run_id])
+    async def _release(self, claim: _Claim) -> None:
+        self._launcher.drop(claim.request.run_id, claim)
+        await self._store.unclaim([claim.request.run_id])

@@ -245,15 +245,18 @@ def test_a_queued_run_can_be_cancelled(tmp_path: Path, local_url: str | None) ->
     asyncio.run(main())
 
 
-def test_a_claimed_run_that_has_not_begun_can_be_cancelled(tmp_path: Path, local_url: str | None) -> None:
-    """The router waits for a model, so the run is claimed, and not begun."""
+def test_claimed_runs_that_have_not_begun_can_be_cancelled(
+    tmp_path: Path, local_url: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The router waits for a model, so the runs are claimed, and not begun. None is claimed again afterwards."""
 
     async def main() -> None:
-        routing, answer = asyncio.Event(), asyncio.Event()
+        routed = asyncio.Semaphore(0)
+        answer = asyncio.Event()
 
         class Slow(ScriptedModel):
             async def stream(self, request: ModelRequest) -> Any:
-                routing.set()
+                routed.release()
                 await answer.wait()
                 async for delta in super().stream(request):
                     yield delta
@@ -264,14 +267,26 @@ def test_a_claimed_run_that_has_not_begun_can_be_cancelled(tmp_path: Path, local
             "agentsd.yaml": "routing: {model: scripted}\n",
         }
         async with opened(write(tmp_path, files), local_url, Slow()) as runtime:
-            submitted = await runtime.submit("hi")
-            await routing.wait()
-            assert await statuses(runtime) == ["queued"]
-            await runtime.cancel(submitted.run_id)
-            result = await runtime.result(submitted.run_id)
-            assert (result.status, result.finish_reason) == ("cancelled", "cancelled")
+            submitted = [await runtime.submit("hi") for _ in range(8)]
+            for _ in submitted:
+                await routed.acquire()
+            assert await statuses(runtime) == ["queued"] * 8
+
+            async def cancel_and_look(run_id: str) -> None:
+                await runtime.cancel(run_id)
+                await runtime.resume_orphans()
+                runtime.work.wake()
+
+            async with asyncio.TaskGroup() as group:
+                for one in submitted:
+                    group.create_task(cancel_and_look(one.run_id))
+            for one in submitted:
+                result = await runtime.result(one.run_id)
+                assert (result.status, result.finish_reason) == ("cancelled", "cancelled")
+            assert routed.locked()  # no router was asked for a cancelled run again
 
     asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_run_that_cannot_begin_fails_with_the_usual_events(tmp_path: Path, local_url: str | None) -> None:
