@@ -307,7 +307,8 @@ def notes_show(note: str, project: str, as_json: bool) -> int:
     query = NoteQuery(limit=1) if note == "last" else NoteQuery(ids=[note])
     found = in_store(project, lambda store: store.notes.list(query))
     if not found:
-        raise RequestError(f"there is no note {note!r}; agentsd memory list shows those that there are")
+        known = "no notes are stored" if note == "last" else "`agentsd memory list` lists those that are stored"
+        raise RequestError(f"there is no note {note!r}: {known}")
     data = _note_data(found[0])
     if as_json:
         click.echo(json.dumps(data, ensure_ascii=False, indent=2))

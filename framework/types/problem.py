@@ -95,7 +95,7 @@ class Change(Frozen):
 
 
 def _text(value: Any) -> str:
-    return shorten(_plain(value), _MAX_VALUE_CHARS)
+    return shorten(" ".join(_plain(value).splitlines()), _MAX_VALUE_CHARS)
 
 
 def _plain(value: Any) -> str:

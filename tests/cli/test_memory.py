@@ -30,6 +30,7 @@ def test_notes_are_listed_shown_and_forgotten(tmp_path: Path) -> None:
         return agentsd_in_process("memory", *words, cwd=root).stdout
 
     assert "no notes are stored" in command("list")
+    assert "no notes are stored" in agentsd_in_process("memory", "show", "last", cwd=root).stderr
     asyncio.run(save())
     listed = json.loads(command("list", "--user", "ann", "--json"))
     assert [note["text"] for note in listed] == ["two \x1b[31m", "one"]

@@ -223,3 +223,8 @@ def test_each_key_of_a_step_of_a_fixed_plan_is_a_change_of_its_own() -> None:
     ]
     ((key, before, after),) = changes(plan(a), plan(a, b))
     assert (key, before, after["when"]) == ("plan.steps.b", None, {"steps.a.output": "> 1"})
+
+
+def test_a_change_of_a_text_is_one_line() -> None:
+    (change,) = diff_agent(spec(instructions="one\ntwo"), spec(instructions="three"))
+    assert str(change).endswith(": instructions: one two -> three (neutral)")
