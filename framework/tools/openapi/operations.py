@@ -6,14 +6,13 @@ import base64
 import binascii
 import json
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from mimetypes import guess_extension
 from typing import Any, Literal, cast
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, urlencode
 
 from framework.tools.openapi.document import (
     MAX_DESCRIPTION_LENGTH,
@@ -468,7 +467,6 @@ _RESERVED = ":/?@!$'()*,;"
 _LITERAL = "/:@!$&'()*+,;=?%~"
 """Characters that a path of the document has as they are."""
 _NEVER_IN_PATHS = (".", "..")
-_QUOTES = {'"': "%22", "\r": "%0D", "\n": "%0A"}
 
 
 def encode_path(operation: Operation, arguments: Mapping[str, Any]) -> str:
@@ -504,10 +502,10 @@ def encode_body(body: RequestBody | None, arguments: Mapping[str, Any]) -> tuple
     if kind in ("form", "multipart") and not isinstance(value, dict):
         raise ToolError(f"{body.argument}: an object is required")
     if kind == "form":
-        return "&".join(_form_fields(body, value)).encode(), "application/x-www-form-urlencoded"
+        pairs = _form_fields(body, value)
+        return urlencode([*pairs], errors="replace").encode(), "application/x-www-form-urlencoded"
     if kind == "multipart":
-        boundary = secrets.token_hex(16)
-        return _multipart(body, value, boundary), f"multipart/form-data; boundary={boundary}"
+        return _multipart(body, value)
     if kind == "text":
         content, media_type = _file_content(value, body.media_type)
         return content, media_type
@@ -585,13 +583,10 @@ def _nested(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield name, item
 
 
-def _form_fields(body: RequestBody, value: Mapping[str, Any]) -> Iterator[str]:
+def _form_fields(body: RequestBody, value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, item in value.items():
-        encoding = body.encodings.get(name, {})
-        if item is None:
-            continue
-        for key, part in _form_pairs(name, item, encoding):
-            yield f"{quote_plus(key)}={quote_plus(_text(part), errors='replace')}"
+        if item is not None:
+            yield from ((key, _text(part)) for key, part in _form_pairs(name, item, body.encodings.get(name, {})))
 
 
 def _form_pairs(name: str, item: Any, encoding: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -608,28 +603,30 @@ def _form_pairs(name: str, item: Any, encoding: Mapping[str, Any]) -> Iterable[t
     return [(name, delimiter.join(map(_text, _items(item))))]
 
 
-def _multipart(body: RequestBody, value: Mapping[str, Any], boundary: str) -> bytes:
-    parts: list[bytes] = []
-    for name, item in value.items():
-        for part in item if isinstance(item, list) else [item]:
-            if part is not None:
-                head, content = _part(name, part, body)
-                parts += [f"--{boundary}\r\n{head}\r\n\r\n".encode(), content, b"\r\n"]
-    return b"".join([*parts, f"--{boundary}--\r\n".encode()])
+def _multipart(body: RequestBody, value: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return a form with files, and its content type."""
+    import httpx2
+
+    parts = [
+        _part(name, part, body)
+        for name, item in value.items()
+        for part in (item if isinstance(item, list) else [item])
+        if part is not None
+    ]
+    request = httpx2.Request("POST", "http://localhost", files=parts)
+    return request.read(), request.headers.get("content-type", "multipart/form-data")
 
 
-def _part(name: str, value: Any, body: RequestBody) -> tuple[str, bytes]:
-    """Return the headers and the content of one part."""
-    quoted = "".join(_QUOTES.get(char, char) for char in name).encode("utf-8", "replace").decode()
-    head = f'Content-Disposition: form-data; name="{quoted}"'
+def _part(name: str, value: Any, body: RequestBody) -> tuple[str, tuple[str | None, bytes, str | None]]:
+    """Return the name of one part, and its file name, content and type."""
+    plain = name.encode("utf-8", "replace").decode()
     declared = body.encodings.get(name, {}).get("contentType", "").partition(",")[0].strip()
     declared = "" if "*" in declared or "\r" in declared or "\n" in declared else declared
     if body.fields.get(name) == "file":
         content, media_type = _file_content(value, declared or "application/octet-stream")
-        extension = guess_extension(media_type) or ""
-        return f'{head}; filename="{quoted}{extension}"\r\nContent-Type: {media_type}', content
+        return plain, (f"{plain}{guess_extension(media_type) or ''}", content, media_type)
     media_type = declared or ("application/json" if isinstance(value, Mapping | list) else "")
-    return head + (f"\r\nContent-Type: {media_type}" if media_type else ""), _text(value).encode("utf-8", "replace")
+    return plain, (None, _text(value).encode("utf-8", "replace"), media_type or None)
 
 
 def _file_content(value: Any, media_type: str) -> tuple[bytes, str]:
