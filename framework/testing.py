@@ -32,8 +32,8 @@ from framework.store.types import NOBODY, UNLIMITED, Blueprint, Conversation, De
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
 from framework.types.grant import Grant
+from framework.types.report import SpanRecord
 from framework.types.state import Decision, IdempotencyKey, RunRequest, RunState
-from framework.types.trace import SpanRecord
 
 __all__ = ["Crash", "JsonStore", "Script", "ScriptedModel", "Turn", "calls"]
 

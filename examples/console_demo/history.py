@@ -26,8 +26,8 @@ from framework.store.schema import conversations, decisions, runs
 from framework.store.store import Store
 from framework.types.errors import AgentsdError
 from framework.types.events import read_event
+from framework.types.report import SpanRecord
 from framework.types.state import Approve, Decision, MadeDecision, RunState
-from framework.types.trace import SpanRecord
 
 _FIRST = "sqlite:///.agentsd/first.db"
 _NOTHING_DONE: dict[str, Any] = {

@@ -42,6 +42,9 @@ def _fields(kind: type[BaseModel], known: frozenset[str]) -> Iterator[str]:
     if whole := _CONTENTS.get(kind):
         theirs = field_docs(whole)
         known |= {name for name in docs if docs[name] == theirs.get(name)}
-        yield f"It has the fields of [{whole.__name__}](python-results.md#agentsd{whole.__name__.lower()}), and:\n"
-    if rows := [(code(name), code(types[name]), docs[name]) for name in kind.model_fields if name not in known]:
+    rows = [(code(name), code(types[name]), docs[name]) for name in kind.model_fields if name not in known]
+    if whole:
+        link = f"[{whole.__name__}](python-results.md#agentsd{whole.__name__.lower()})"
+        yield f"It has the fields of {link}{', and:' if rows else '.'}\n"
+    if rows:
         yield from table(("field", "type", "meaning"), rows)

@@ -27,7 +27,7 @@ from framework.config.yaml.rewriting import rewrite_agent
 from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
 from framework.types.errors import EXIT_CONFIG, EXIT_NEGATIVE, ConfigError, RequestError
-from framework.types.extras import needs_only_extras
+from framework.types.installation import needs_only_extras
 from framework.types.problem import Problem
 from framework.types.spec import RISKS, is_glob
 from framework.types.text import visible

@@ -29,7 +29,7 @@ from framework.engine.runtime.project import Project
 from framework.telemetry import setup
 from framework.tools.tool import Tool
 from framework.types.errors import RequestError
-from framework.types.private_folder import DATA_FOLDER, make_private_folder
+from framework.types.installation import DATA_FOLDER, make_private_folder
 from framework.types.text import did_you_mean
 
 

@@ -59,9 +59,8 @@ from framework.types.events import Event, Warned, wire
 from framework.types.file import File
 from framework.types.messages import MAX_MESSAGE_CHARS
 from framework.types.problem import Problem
-from framework.types.report import incomplete_text
+from framework.types.report import SpanRecord, incomplete_text
 from framework.types.state import Confirmation, Decision, RunResult
-from framework.types.trace import SpanRecord
 
 _REPEATED = ("tool_server", "missing_package")
 

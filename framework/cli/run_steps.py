@@ -34,7 +34,7 @@ from framework.store.types import RunInfo, RunQuery
 from framework.telemetry.spans import otlp_json as otlp_trace
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED_STATUSES, Message
-from framework.types.report import TraceEntry, incomplete_text
+from framework.types.report import SpanRecord, TraceEntry, incomplete_text
 from framework.types.state import (
     Approve,
     Confirmation,
@@ -48,7 +48,6 @@ from framework.types.state import (
 )
 from framework.types.strict_json import DATA_SUFFIX
 from framework.types.text import value_lines, visible
-from framework.types.trace import SpanRecord
 
 if TYPE_CHECKING:
     from framework.store.store import Store

@@ -30,7 +30,7 @@ from framework.telemetry.setup import collect_metrics
 from framework.telemetry.spans import JsonFormatter
 from framework.tools.child_processes import forbid_inspection
 from framework.types.errors import AgentsdError, ConfigError, RequestError, exit_code_of
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from framework.types.spec import RISKS, Risk
 
 log = logging.getLogger("agentsd.server")

@@ -19,9 +19,9 @@ from framework.tools.form import form_fields, form_lines, visit_lines
 from framework.types import events
 from framework.types.errors import LimitExceeded
 from framework.types.events import Event
+from framework.types.report import SpanRecord
 from framework.types.state import CONFIRMATION_KINDS, Confirmation, RunResult
 from framework.types.text import preview_lines, shorten, value_lines, visible
-from framework.types.trace import SpanRecord
 
 VALUE_CHARS = 60
 RESULT_CHARS = 100

@@ -63,7 +63,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 `admin`: check and roll back the configuration, delete conversations."""
 
 KEY_PREFIX = "agentsd_"
-"""Beginning of generated keys, by which scanners and `types/redact` recognize them."""
+"""Start of generated keys, by which scanners and `types/redact` recognize them."""
 _MIN_KEY_CHARS = 16
 _MAX_ID_CHARS = 200
 _RATE = re.compile(r"([1-9][0-9]{0,4})/([smhd])")

@@ -20,13 +20,13 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import PROMPTS
+from framework.config.triggers import TriggerSpec
 from framework.config.yaml.agent_keys import INPUT_TYPES, LIMITS, PLAN_APPROVALS, SECTION_KEYS, TOP_LEVEL, WRITTEN
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.case import CaseFile
 from framework.types.frozen import Duration
 from framework.types.spec import AgentSpec, ToolPattern
 from framework.types.tool_servers import Sources
-from framework.types.trigger import TriggerSpec
 
 EditorSchema = dict[str, Any]
 

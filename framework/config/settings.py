@@ -53,10 +53,10 @@ from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.grant import GrantSettings
 from framework.types.http import Domain, HttpLimits
 from framework.types.problem import Problem
+from framework.types.report import Inbound
 from framework.types.spec import AgentName, ContentMode
 from framework.types.text import did_you_mean
 from framework.types.tool_servers import SandboxLimits
-from framework.types.trace import Inbound
 
 _Limit = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -129,7 +129,7 @@ _HiddenObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "for
 """An object whose values are secret, as editors see it."""
 _API_KEYS = ("server", "api_keys")
 _UNSET_DIGEST = "0" * 60
-"""Beginning of the digests in place of keys whose variables are not set: no key is known that has such a digest."""
+"""Start of the digests in place of keys whose variables are not set: no key is known that has such a digest."""
 
 
 def _extra_body(value: Any) -> Any:

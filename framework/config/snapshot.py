@@ -162,15 +162,15 @@ fingerprint: Callable[[os.stat_result], Fingerprint] = attrgetter(
 """Returns a value that changes with the file, except for edits within the resolution of its times."""
 
 
-def was_stable(read: Fingerprint, began_ns: int) -> bool:
+def was_stable(read: Fingerprint, started_ns: int) -> bool:
     """Return whether the file's last change was old enough that its next change will have a different time.
 
     Args:
         read: the fingerprint of the file that was read.
-        began_ns: when reading started, in Unix nanoseconds.
+        started_ns: when reading started, in Unix nanoseconds.
     """
     changed = read[-1]
-    return began_ns - changed > (FINE_NS if changed % 1_000_000_000 else COARSE_NS)
+    return started_ns - changed > (FINE_NS if changed % 1_000_000_000 else COARSE_NS)
 
 
 def find_files(folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
@@ -457,11 +457,11 @@ class Scanner:
             name.encode()
             if isinstance(status, OSError):
                 raise status
-            began = time.time_ns()
+            started = time.time_ns()
             source, version = read_skill_file(*skill) if skill else read_consistent(path, _max_bytes(name))
             if (known := self._sources.get(name)) == source and isinstance(known, bytes):
                 source = known
-            if was_stable(version, began):
+            if was_stable(version, started):
                 read[name] = version, source
             return source
         except FileNotFoundError as error:

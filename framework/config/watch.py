@@ -272,7 +272,7 @@ class Watcher:
         """Watch folders; restart when they are replaced or the watch fails."""
         loop, pause = asyncio.get_running_loop(), RETRY_SECONDS
         while True:
-            began = loop.time()
+            started = loop.time()
             with closing(WatchedFolders(paths)) as folders:
                 forward = partial(self._forward_events, folders, threads, loop, recursive=recursive)
                 try:
@@ -283,7 +283,7 @@ class Watcher:
                         reason = str(error) or type(error).__name__
                         log.warning("the file watcher failed; restarting it: %s", reason)
                     self._request_scan()
-                    pause = min(2 * pause, MAX_RETRY_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
+                    pause = min(2 * pause, MAX_RETRY_SECONDS) if loop.time() - started < 2 * pause else RETRY_SECONDS
                     await folders.until_changed(pause)
 
     def _forward_events(
@@ -366,34 +366,34 @@ class Watcher:
         now = asyncio.get_running_loop().time
         await asyncio.sleep(min(self._next_scan, self._scan_due) - now())
         self._scan_requested.clear()
-        began = now()
+        started = now()
         snapshot = await self._in_thread(threads, self._scan_all)
-        self._next_scan = now() + (now() - began)
+        self._next_scan = now() + (now() - started)
         self._debouncer.observe(snapshot, self._catalog.current.digest, now())
-        self._scan_due = await self._publish_if_ready(snapshot, began)
+        self._scan_due = await self._publish_if_ready(snapshot, started)
         return self._scan_due
 
-    async def _publish_if_ready(self, snapshot: Snapshot, began: float) -> float:
+    async def _publish_if_ready(self, snapshot: Snapshot, started: float) -> float:
         """Publish the files of a scan, if they are ready. Return the loop time of the next one."""
         debouncer, reconcile_due = self._debouncer, asyncio.get_running_loop().time() + self._reconcile
         if not debouncer.pending:
             self._abandon_load()
         while debouncer.pending:
-            if wait := debouncer.ready_to_build(began).wait:
-                return began + wait
+            if wait := debouncer.ready_to_build(started).wait:
+                return started + wait
             hold = frozenset[str]()
             if not await self._is_loaded(snapshot):
-                wait = await self._publish_restrictions(snapshot, began)
-                hold = self._plugins_to_hold(began)
+                wait = await self._publish_restrictions(snapshot, started)
+                hold = self._plugins_to_hold(started)
                 if not hold:
-                    return began + wait if wait else reconcile_due
-            if wait := await self._publish_ready(snapshot, hold, began):
-                return began + wait
+                    return started + wait if wait else reconcile_due
+            if wait := await self._publish_ready(snapshot, hold, started):
+                return started + wait
             if hold:
                 break
         return reconcile_due
 
-    async def _publish_ready(self, snapshot: Snapshot, hold: frozenset[str], began: float) -> float:
+    async def _publish_ready(self, snapshot: Snapshot, hold: frozenset[str], started: float) -> float:
         """Publish files whose plugins are loaded. Return the seconds for which they must wait.
 
         The files in `hold` keep their earlier version.
@@ -402,16 +402,16 @@ class Watcher:
         ready = self._with_cases(debouncer.hold_back(hold)) if hold else snapshot
         candidate = await self._build(ready)
         if candidate is None:
-            debouncer.mark_handled(ready, self._catalog.current.digest, began)
+            debouncer.mark_handled(ready, self._catalog.current.digest, started)
             return 0
-        readiness = debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
+        readiness = debouncer.ready_to_publish(started, widens=candidate.widens, removes=candidate.removes)
         wait = readiness.wait
         if (wait or readiness.hold) and (candidate.restricts or candidate.removes):
-            wait = min(wait, await self._publish_restrictions(ready, began) or wait)
+            wait = min(wait, await self._publish_restrictions(ready, started) or wait)
         if readiness.hold:
-            await self._publish_without(readiness.hold | hold, began)
+            await self._publish_without(readiness.hold | hold, started)
         elif not wait and await self._publish(candidate):
-            debouncer.mark_handled(ready, self._catalog.current.digest, began)
+            debouncer.mark_handled(ready, self._catalog.current.digest, started)
             self._is_plugin_changing = bool(hold)
         return wait
 
@@ -440,19 +440,19 @@ class Watcher:
             self._load.cancel()
             self._load = None
 
-    async def _publish_restrictions(self, snapshot: Snapshot, began: float) -> float:
+    async def _publish_restrictions(self, snapshot: Snapshot, started: float) -> float:
         """Publish what an edit restricts while the rest of it waits. Return the seconds until there may be more."""
-        young = self._debouncer.young(began)
+        young = self._debouncer.young(started)
         wait = min(young.values(), default=0.0)
         while candidate := await self._catalog.prepare_restrictions(snapshot, frozenset(young)):
-            readiness = self._debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
+            readiness = self._debouncer.ready_to_publish(started, widens=candidate.widens, removes=candidate.removes)
             if readiness.wait or readiness.hold or await self._catalog.publish_restrictions(candidate):
                 return min(filter(None, (wait, readiness.wait)), default=0.0)
         return wait
 
-    def _plugins_to_hold(self, began: float) -> frozenset[str]:
+    def _plugins_to_hold(self, started: float) -> frozenset[str]:
         """Return the plugin files to publish in their earlier version: they change again and again while they load."""
-        if not self._is_plugin_changing or not self._debouncer.is_out_of_patience(began):
+        if not self._is_plugin_changing or not self._debouncer.is_out_of_patience(started):
             return frozenset()
         return frozenset(path for path in self._debouncer.touched if path.startswith(PLUGINS + "/"))
 
@@ -471,12 +471,12 @@ class Watcher:
         self._candidate = None
         return (await self._catalog.publish(candidate, trigger="watch")).digest == candidate.digest
 
-    async def _publish_without(self, hold: frozenset[str], began: float) -> None:
+    async def _publish_without(self, hold: frozenset[str], started: float) -> None:
         held = self._with_cases(self._debouncer.hold_back(hold))
         candidate = await self._catalog.prepare(held)
         if candidate is not None:
             await self._publish(candidate)
-        self._debouncer.mark_handled(held, self._catalog.current.digest, began)
+        self._debouncer.mark_handled(held, self._catalog.current.digest, started)
 
     async def _in_thread(self, threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
         """Call a function in a thread. When cancelled, wait up to `_STOP_SECONDS` for the thread to end."""

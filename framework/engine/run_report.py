@@ -289,7 +289,6 @@ def _agent_attributes(run: RunContext) -> dict[str, Any]:
 
 log = logging.getLogger("agentsd.runs")
 
-_CONFIRMATION_FIELDS = tuple(Confirmation.model_fields)
 CLIENT_SECONDS = 24 * 3600.0
 """Time for which a run waits for the results of its client's tools, in seconds; then it is cancelled."""
 
@@ -368,9 +367,7 @@ def _with_expiry(run: RunContext, confirmation: Confirmation) -> Confirmation:
 def closing_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
     """Yield the last events of a root run: pending confirmations, the failure if any, and the end of the stream."""
     for confirmation in state.pending:
-        yield next_event(
-            state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _CONFIRMATION_FIELDS}
-        )
+        yield next_event(state, ConfirmationRequested, **dict(confirmation))
     if state.error is not None:
         yield next_event(state, RunFailed, **state.error.model_dump())
     yield next_event(

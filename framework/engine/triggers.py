@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
-from framework.config.triggers import TRIGGER, LoadedTrigger
+from framework.config.triggers import TRIGGER, LoadedTrigger, Missed, Overlap
 from framework.engine.runtime.runtime import Runtime
 from framework.store.types import OPEN_STATUSES
 from framework.types.errors import (
@@ -31,7 +31,6 @@ from framework.types.errors import (
 from framework.types.frozen import Frozen
 from framework.types.state import IdempotencyKey, TriggerUse
 from framework.types.text import did_you_mean
-from framework.types.trigger import Missed, Overlap
 
 if TYPE_CHECKING:
     from framework.store.triggers import TriggerState

@@ -325,7 +325,7 @@ def reject_text_calls(
         retryable=True,
         correction=_CORRECTION.format(advice=_CALL if can_call else _ANSWER),
     )
-    error.usage, error.has_begun = reply.usage, True
+    error.usage, error.has_started = reply.usage, True
     raise error.of_type("text_call")
 
 

@@ -18,7 +18,7 @@ from framework.llm.message_shape import Base64, missing_file, wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import is_small_json, read_json, read_object
+from framework.types.strict_json import read_json, read_object
 from framework.types.text import fix_surrogates
 
 MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
@@ -242,8 +242,6 @@ def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
 def revalidate_call(call: ToolCall) -> ToolCall:
     """Return a call from any client, validated as strictly as one from an API; invalid arguments make it invalid."""
     name, call_id = _truncated(call.tool, MAX_NAME_CHARS), _truncated(call.id, MAX_ID_CHARS)
-    if not call.invalid and (name, call_id) == (call.tool, call.id) and is_small_json(call.arguments):
-        return call
     if call.invalid:
         return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
     return parse_call(call_id, name, call.arguments)

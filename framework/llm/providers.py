@@ -15,7 +15,7 @@ from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabiliti
 from framework.llm.client import ModelClient
 from framework.llm.http_client import is_local, is_region, normalize_base_url
 from framework.types.errors import ConfigError
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from framework.types.text import did_you_mean
 
 OFFLINE = "offline"

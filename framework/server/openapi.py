@@ -21,7 +21,7 @@ from framework.config.api_keys import ROLES
 from framework.config.schema import field_docs
 from framework.server.errors import ErrorResponse
 from framework.server.identity import requires
-from framework.types.extras import installed_version
+from framework.types.installation import installed_version
 
 STREAM_RESPONSE: dict[str, Any] = {
     "content": {

@@ -21,8 +21,8 @@ from framework.server.run_service import read_fleet_for
 from framework.server.schemas import HealthResponse, ReadinessResponse, ResponseModel, redact_problems
 from framework.telemetry.setup import Scrape
 from framework.types.errors import AgentsdError, RequestError
-from framework.types.extras import installed_version
 from framework.types.fleet import Fleet
+from framework.types.installation import installed_version
 
 if TYPE_CHECKING:
     from framework.store.store import Store

@@ -41,8 +41,8 @@ from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import apply_inbound
 from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, RequestError, StoreError, TriggerPaused
+from framework.types.report import Inbound
 from framework.types.strict_json import bytes_digest, check_json_size, content_digest, read_json
-from framework.types.trace import Inbound
 
 log = logging.getLogger(__name__)
 

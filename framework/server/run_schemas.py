@@ -18,7 +18,7 @@ from framework.server.schemas import PRINTABLE, ResponseModel, whole_number
 from framework.store.types import SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQuery
 from framework.types.errors import RequestError
 from framework.types.messages import Message, Summary
-from framework.types.report import CallSummary, IncompleteStep, Status
+from framework.types.report import CallSummary, IncompleteStep, SpanRecord, Status
 from framework.types.spec import Limits
 from framework.types.state import (
     QUEUE_NAME,
@@ -32,7 +32,6 @@ from framework.types.state import (
     RunState,
 )
 from framework.types.strict_json import content_digest
-from framework.types.trace import SpanRecord
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), *PRINTABLE]

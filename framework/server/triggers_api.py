@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import HTTPConnection
 
-from framework.config.triggers import LoadedTrigger
+from framework.config.triggers import HmacScheme, LoadedTrigger, Webhook
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.triggers import TriggerReport, Triggers, trigger_reports
 from framework.server.errors import BodyTooLarge, InvalidSignature
@@ -24,7 +24,6 @@ from framework.server.run_schemas import Id
 from framework.server.schemas import ResponseModel
 from framework.types.errors import RequestError, TriggerBusy, TriggerNotFound
 from framework.types.strict_json import bytes_digest, content_digest, read_json
-from framework.types.trigger import HmacScheme, Webhook
 
 SENDER = Identity("webhook", roles=frozenset())
 """The sender of a signed request: it may do nothing else."""

@@ -20,8 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 
 from framework.store.schema import upgrade
 from framework.types.errors import ConfigError, StoreError, StoreLost
-from framework.types.extras import install_command
-from framework.types.private_folder import make_private_folder
+from framework.types.installation import install_command, make_private_folder
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 

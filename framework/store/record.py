@@ -32,8 +32,8 @@ from framework.store.types import ANSWERED_STATUSES, CancelAccepted, CopiedTurn,
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError
 from framework.types.events import Event, wire_json
+from framework.types.report import SpanRecord
 from framework.types.state import RunState
-from framework.types.trace import SpanRecord
 
 _HELD_BY_ME = (
     runs.c.id == sa.bindparam("run"),

@@ -36,8 +36,8 @@ from framework.store.types import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_CHAR
 from framework.types.errors import ConversationBusy, RunNotFound, RunTaken, StoreError
 from framework.types.messages import ModelUse
 from framework.types.plan import Plan
+from framework.types.report import SpanRecord
 from framework.types.state import CallRecord, Decision, MadeDecision, Rating, RunState
-from framework.types.trace import SpanRecord
 
 log = logging.getLogger(__name__)
 

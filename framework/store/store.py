@@ -73,9 +73,8 @@ from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
 from framework.types.fleet import Backlog
 from framework.types.grant import Grant
-from framework.types.report import Status
+from framework.types.report import SpanRecord, Status
 from framework.types.state import Decision, IdempotencyKey, MadeDecision, Rating, RunRequest, RunState
-from framework.types.trace import SpanRecord
 
 _IS_RUNNING = has_status("running")
 MIN_IDLE_SECONDS = 1.0

@@ -14,10 +14,9 @@ from framework.types.budget import BudgetUse
 from framework.types.errors import RequestError
 from framework.types.events import Event
 from framework.types.messages import Message, Summary
-from framework.types.report import Status
+from framework.types.report import SpanRecord, Status
 from framework.types.spec import MemoryScope
 from framework.types.state import Rating, RatingValue, RunState
-from framework.types.trace import SpanRecord
 
 
 @dataclass(frozen=True, slots=True)

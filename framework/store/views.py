@@ -62,14 +62,8 @@ async def read_fleet(store: Store, scope: RunQuery | None = None) -> Fleet:
     waiting = tuple(_with_worker_checked(group, processes) for group in backlog.waiting)
     if scope.agents is not None:
         processes = [_limited(one, scope.agents) for one in processes]
-    return Fleet(
-        processes=tuple(processes),
-        waiting=waiting,
-        handed_on=backlog.handed_on,
-        digests=_digests(processes),
-        paused=backlog.paused,
-        running=backlog.running,
-    )
+    own = dict(backlog) | {"waiting": waiting}
+    return Fleet(**own, processes=tuple(processes), digests=_digests(processes))
 
 
 def _fleet_process(info: ProcessInfo) -> FleetProcess:

@@ -22,7 +22,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import ProxyTracerProvider
 
 from framework.types.errors import ConfigError
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

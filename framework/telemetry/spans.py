@@ -40,10 +40,7 @@ from framework.telemetry.redact import safe_traceback
 from framework.types.media import MediaPart, TextPart
 from framework.types.messages import Message, ToolDefinition
 from framework.types.redact import MASK, redact, redact_data
-from framework.types.spec import CONTENT_MODES, ContentMode
-from framework.types.state import Confirmation
-from framework.types.text import shorten
-from framework.types.trace import (
+from framework.types.report import (
     Attributes,
     AttributeValue,
     Inbound,
@@ -53,6 +50,9 @@ from framework.types.trace import (
     TraceContext,
     parse_link,
 )
+from framework.types.spec import CONTENT_MODES, ContentMode
+from framework.types.state import Confirmation
+from framework.types.text import shorten
 
 PART_CHARS = 4096
 """Limit for one text of a message."""

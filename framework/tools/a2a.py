@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import OnChange, RefreshedSource, external_tool
 from framework.types.errors import ConfigError, ToolError
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from framework.types.tool_servers import A2aAgent
 
 if TYPE_CHECKING:

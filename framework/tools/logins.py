@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from framework.types.errors import ToolError
 from framework.types.frozen import Frozen
 from framework.types.http import HttpLimits
-from framework.types.private_folder import make_private_folder, write_private_file
+from framework.types.installation import make_private_folder, write_private_file
 from framework.types.text import did_you_mean
 from framework.types.tool_servers import HttpTool, McpServer, OAuth, OpenApi
 

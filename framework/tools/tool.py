@@ -42,8 +42,8 @@ from framework.tools.declaration import (
 from framework.tools.files import BaseFolder, open_file, readable_parts
 from framework.tools.json_schema import ReturnError, ReturnType
 from framework.types.errors import ConfigError, ToolError
-from framework.types.extras import install_command
 from framework.types.http import HttpLimits
+from framework.types.installation import install_command
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 from framework.types.state import ConfirmationKind, Decision

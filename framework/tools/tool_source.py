@@ -23,8 +23,8 @@ from framework.tools.http import HttpClient, HttpReply, WebUrl
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.toolset import CLIENT
 from framework.types.errors import ConfigError, ToolError
+from framework.types.installation import write_private_file
 from framework.types.messages import ToolDefinition
-from framework.types.private_folder import write_private_file
 from framework.types.spec import RISKS, Risk
 from framework.types.text import did_you_mean, shorten
 

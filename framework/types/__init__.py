@@ -11,7 +11,6 @@ In reading order; each module imports only from those below it:
     plan                What a run intends: plans, their cost before any step runs, and to-do lists.
     memory              Notes that agents keep across conversations, and the words by which they are found.
     grant               Approvals that are remembered, and how the settings bound them.
-    trigger             Trigger files (`triggers.d/*.yaml`): cron times and webhooks that start runs.
     tool_servers        Files of tool servers (`plugins/*.yaml`), and the settings of the sandbox.
     spec                An agent file. Editors and the reference page show the docstrings of its fields.
     messages            Messages, tool calls and results, and the transcript that a store keeps of them.
@@ -20,13 +19,11 @@ In reading order; each module imports only from those below it:
     http_transport      HTTP clients of httpx: bounded responses, and connections that are replaced.
     redact              Masks secrets in text and data that people or other programs see.
     problem             Problems in a project's files with line, column and hint, and changes of files.
-    report              Parts of a run's result: status, warnings, trace entries, statistics, errors.
+    report              Parts of a run's result: status, warnings, trace entries, statistics; finished spans.
     budget              Budgets that runs share: their definition, and the counters of what is used.
-    extras              The installed package: its version, and the command that installs more of it.
+    installation        The installed package: version, command that installs more, private folder for data.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
-    private_folder      The `.agentsd` folder for a project's data, accessible to its user only.
     frozen              The base class of immutable data, and durations.
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
     text                Text helpers: shorten, put on one line, suggest similar names, bound a pattern.
-    trace               Finished spans as plain data.
 """

@@ -271,20 +271,20 @@ class CallRate:
         """Return the name of the period at a Unix time, and the Unix time at which it ends."""
         at = datetime.fromtimestamp(now, UTC).replace(second=0, microsecond=0)
         if self.per == "minute":
-            begin, end = at, at + timedelta(minutes=1)
+            start, end = at, at + timedelta(minutes=1)
         elif self.per == "hour":
-            begin = at.replace(minute=0)
-            end = begin + timedelta(hours=1)
+            start = at.replace(minute=0)
+            end = start + timedelta(hours=1)
         else:
-            begin = at.replace(minute=0, hour=0)
+            start = at.replace(minute=0, hour=0)
             if self.per == "week":
-                begin -= timedelta(days=begin.weekday())
+                start -= timedelta(days=start.weekday())
             if self.per == "month":
-                begin = begin.replace(day=1)
+                start = start.replace(day=1)
             days = {"day": 1, "week": 7, "month": 32}[self.per]
-            end = begin + timedelta(days=days)
+            end = start + timedelta(days=days)
             end = end.replace(day=1) if self.per == "month" else end
-        return f"{self.per} {begin:%Y-%m-%dT%H:%M}", end.timestamp()
+        return f"{self.per} {start:%Y-%m-%dT%H:%M}", end.timestamp()
 
 
 def _check_rate(text: str) -> str:

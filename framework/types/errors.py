@@ -238,7 +238,7 @@ class ModelError(AgentsdError):
         self.permanent = permanent
         self.usage: Usage | None = None
         """Tokens and cost of the failed call, if the provider reported them."""
-        self.has_begun = False
+        self.has_started = False
         """Whether a part of the answer had arrived."""
         self.message_id: str | None = None
         """Id of the message of the failed attempt, as used in events; None if no model was called."""

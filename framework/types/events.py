@@ -9,17 +9,14 @@ exactly one `StreamEnd`: `RunFinished`, or `RunPaused`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Literal
 
 from framework.types.frozen import Frozen
-from framework.types.grant import RememberOffer
 from framework.types.messages import Usage
-from framework.types.plan import Plan, PlanChange, PlanStep, Preflight, StepStatus, TodoItem
+from framework.types.plan import PlanChange, PlanStep, Preflight, StepStatus, TodoItem
 from framework.types.problem import Change, Problem
 from framework.types.report import IncompleteStep, Status
-from framework.types.spec import OnExpiry, Risk
-from framework.types.state import ConfirmationKind
+from framework.types.state import Confirmation
 
 
 class RunEvent(Frozen):
@@ -173,51 +170,8 @@ class TodoChanged(RunEvent):
     """The complete list."""
 
 
-class ConfirmationRequested(RunEvent):
+class ConfirmationRequested(Confirmation, RunEvent):
     """A person must decide. The run pauses; its last event has the status `paused`."""
-
-    id: str
-    """Id to pass with the decision."""
-    kind: ConfirmationKind
-    """Subject of the decision: a tool call, a plan, a failed step, or a question."""
-    agent: str
-    """Agent that waits for the decision."""
-    tool: str
-    """Tool to be called; empty for a plan."""
-    call_id: str | None = None
-    """Id of the call as its tool sees it (`context.call_id`); None for a plan, or a step without a tool."""
-    idempotency_key: str | None = None
-    """Key that the tool passes to services (`context.idempotency_key`), to look up whether the call took effect."""
-    description: str = ""
-    """Short description of the tool."""
-    arguments: dict[str, Any]
-    """Arguments of the call."""
-    preview: str = ""
-    """What the call would change, as the tool describes it: a unified diff for an edit of a file. May be empty."""
-    hash: str
-    """Digest of what is to be approved. An approval applies to this content only."""
-    reason: str
-    """Why a decision is required; for a question, the question itself."""
-    rule: str
-    """Rule that requires the decision, with its `file:line`."""
-    risk: Risk
-    """Risk of the call."""
-    choices: tuple[str, ...] = ()
-    """Possible answers; empty if any text is accepted."""
-    form: dict[str, Any] | None = None
-    """JSON Schema of the values that answer it, an object without nested objects; None if it is not a form."""
-    url: str = ""
-    """Address that the person visits before they approve, in ASCII; empty if there is none. Nothing opens it."""
-    expires_at: datetime | None = None
-    """Time after which decisions are refused."""
-    on_expiry: OnExpiry = "reject"
-    """Action when the time limit is exceeded."""
-    plan: Plan | None = None
-    """Plan to be approved."""
-    preflight: Preflight | None = None
-    """Policy decision for each step of the plan, and an estimate."""
-    remember: RememberOffer | None = None
-    """How its approval can be remembered for later calls; None if it cannot."""
 
 
 class GrantUsed(RunEvent):

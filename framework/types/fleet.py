@@ -95,27 +95,19 @@ class Backlog(Frozen):
     """The runs of a store that have not ended."""
 
     waiting: tuple[WaitingRuns, ...]
-    """The largest groups first."""
+    """Runs that wait, by queue, agent and reason; the largest groups first."""
     handed_on: tuple[HandedOnRun, ...]
-    """Runs that were handed on and still wait, oldest first."""
+    """Runs that processes could not execute and left to others, oldest first."""
     paused: int
     """Number of runs that wait for a decision."""
     running: int
     """Number of runs that a process executes."""
 
 
-class Fleet(Frozen):
+class Fleet(Backlog):
     """The processes that share a store, and the runs that have not ended."""
 
     processes: tuple[FleetProcess, ...]
     """Live ones first, by name."""
-    waiting: tuple[WaitingRuns, ...]
-    """Runs that wait, by queue, agent and reason; the largest groups first."""
-    handed_on: tuple[HandedOnRun, ...]
-    """Runs that processes could not execute and left to others, oldest first."""
     digests: dict[str, dict[str, int]]
     """Number of live processes with each digest of an agent. Several digests: they have different versions of it."""
-    paused: int
-    """Number of runs that wait for a decision."""
-    running: int
-    """Number of runs that a process executes."""

@@ -26,10 +26,10 @@ from framework.types.report import (
     RunWarning,
     Status,
     ToolStat,
+    TraceContext,
     TraceEntry,
 )
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
-from framework.types.trace import TraceContext
 
 ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step", "elicitation", "login", "client_tool"]
 STEP_PREFIX = "failed-"
@@ -258,7 +258,7 @@ class CallRecord(Frozen):
 class ScriptRecord(Frozen):
     """Progress of a script, persisted so that it can be continued."""
 
-    began: float
+    started_at: float
     """Unix time at which it started; a script sees the same time whenever it is continued."""
     calls: tuple[str, ...] = ()
     """`repetition_key` of each call that it asked for, in order. The calls themselves are in `calls` of the run."""

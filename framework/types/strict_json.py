@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
-import orjson
-
 MAX_JSON_DEPTH = 100
 """Maximum nesting of a value; Pydantic rejects JSON from 255 on."""
 MAX_OBJECT_CHARS = 1_500_000
@@ -19,11 +17,6 @@ MAX_OBJECT_VALUES = 100_000
 """Maximum number of values in an object, nested ones included."""
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]\s*+[\]}]|["\[\]{},]', re.DOTALL)
 """A string, an empty container, the quote of a string without an end, or a character of structure."""
-_SMALL = 1_000
-"""Values and characters, together, of a value that is checked part by part."""
-_LARGEST = 2**53
-"""Integers up to this one are the same in every JSON parser."""
-
 DATA_SUFFIX = ".jsonl"
 """Suffix of files with one JSON object per line, such as test cases."""
 
@@ -52,12 +45,12 @@ def check_json_size(text: str, max_values: int = MAX_OBJECT_VALUES) -> None:
         return
     values, depth, leaves = 1, 0, 0
     for token in _TOKEN.finditer(text):
-        begin, is_single = text[token.start()], token.end() == token.start() + 1
-        if begin == ",":
+        first, is_single = text[token.start()], token.end() == token.start() + 1
+        if first == ",":
             values += 1
-        elif begin in "]}":
+        elif first in "]}":
             depth -= 1
-        elif begin == '"' or not is_single:
+        elif first == '"' or not is_single:
             leaves += 1
         else:  # a container with values
             values, depth = values + 1, depth + 1
@@ -65,7 +58,7 @@ def check_json_size(text: str, max_values: int = MAX_OBJECT_VALUES) -> None:
             raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels")
         if values > max_values or leaves > 2 * max_values:  # a value has at most a key and a text
             raise ValueError(f"it has more than {max_values} values")
-        if depth < 0 or (begin == '"' and is_single):
+        if depth < 0 or (first == '"' and is_single):
             return  # the parser gets no further either
 
 
@@ -77,32 +70,6 @@ def read_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"it is {'null' if value is None else f'a {type(value).__name__}'}")
     return value
-
-
-def is_small_json(value: object) -> bool:
-    """Return whether a value is what `read_json` returns for some short text; False if that is not certain.
-
-    It takes a fraction of the time of writing the value as text and reading that.
-    """
-    pending, size = [(value, 1)], 0
-    while pending:
-        item, depth = pending.pop()
-        size += 1
-        if type(item) is str:  # a subclass, such as a string enumeration, is written as something else
-            # Half a surrogate pair, which cannot be stored, is not printable.
-            size += len(item) if item.isascii() or item.isprintable() else _SMALL
-        elif type(item) is dict:
-            pending += [(part, depth + 1) for part in (*item, *item.values())]
-            size += _SMALL * any(type(key) is not str for key in item)
-        elif type(item) is list:
-            pending += [(part, depth + 1) for part in item]
-        elif type(item) is int:
-            size += _SMALL * (abs(item) > _LARGEST)
-        elif item is not None and type(item) is not bool:
-            return False
-        if size >= _SMALL or depth > MAX_JSON_DEPTH:
-            return False
-    return True
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,8 +120,7 @@ def _children(value: object) -> Iterable[object]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
 
 
-_BYTES = 32
-_KEY_BYTES = 8
+_BYTES, _KEY_BYTES = 32, 8
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 
 
@@ -183,11 +149,7 @@ def repetition_key(tool: str, arguments: dict[str, Any]) -> str:
 
     Two calls that share a key are counted as one, which can only bring the limit of repetitions nearer.
     """
-    try:
-        text = orjson.dumps([tool, arguments], option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # such as an integer above 64 bits
-        return _digest(canonical_call(tool, arguments), _KEY_BYTES)
-    return blake2b(text, digest_size=_KEY_BYTES).hexdigest()
+    return _digest(canonical_call(tool, arguments), _KEY_BYTES)
 
 
 def _digest(text: str, size: int) -> str:

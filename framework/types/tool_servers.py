@@ -157,7 +157,7 @@ _RESERVED_NAMES = ("agent", "client", "mcp", "result", "skill", "tool")
 
 def _not_reserved(name: str) -> str:
     if name.partition(".")[0] in _RESERVED_NAMES:
-        raise ValueError(f"the names of other tools begin with {name.partition('.')[0]!r}: choose another name")
+        raise ValueError(f"the names of other tools start with {name.partition('.')[0]!r}: choose another name")
     return name
 
 
@@ -196,7 +196,7 @@ class ApiAuth(Frozen):
     basic: BasicAuth | None = None
     """Credentials sent as `Authorization: Basic`."""
     oauth: OAuth | None = None
-    """Login with OAuth. A run that lacks it pauses until someone has logged in. HTTP tools whose names begin alike, and
+    """Login with OAuth. A run that lacks it pauses until someone has logged in. HTTP tools whose names start alike, and
     that send requests to the same server, have one login."""
 
     @model_validator(mode="after")

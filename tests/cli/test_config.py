@@ -49,7 +49,7 @@ MISTAKES = {
     "sub": ("sub_agents: [nobody]", "there is no usable agent 'nobody'", ""),
     "pattern": ('routing: {patterns: ["("]}', "not a linear-time regular expression", ""),
     "anchor": ("metadata: &x 1", "anchors and aliases are not supported", ""),
-    "tab": ("routing:\n\tpriority: 1", "this line begins with a tab", "use spaces"),
+    "tab": ("routing:\n\tpriority: 1", "this line starts with a tab", "use spaces"),
     "bracket": ("examples: [", "this `[` is not closed", "add `]`"),
     "yes": ("routing: {priority: yes}", "must be a whole number", ""),
     "template": ("instructions: {template: nowhere.j2}", "there is no template 'nowhere.j2'", ""),

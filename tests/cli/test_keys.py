@@ -53,7 +53,7 @@ def test_each_key_is_new_and_may_only_chat_by_default(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ((), "missing option '--name'"),
-        (("--name", "a b"), "--name: must begin with A-Za-z0-9"),
+        (("--name", "a b"), "--name: must start with A-Za-z0-9"),
         (("--name", "local"), "--name: 'local' is reserved"),
         (("--name", "web", "--roles", "chat,root"), "--roles: must be 'chat', 'decide', 'read' or 'admin'"),
         (("--name", "web", "--roles", ""), "--roles: "),

@@ -1,4 +1,4 @@
-"""Files are written atomically, and only if they are the version that an edit began from."""
+"""Files are written atomically, and only if they are the version that an edit started from."""
 
 from __future__ import annotations
 

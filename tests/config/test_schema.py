@@ -33,7 +33,7 @@ from framework.config.yaml.agent_keys import read_agent_keys
 from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.types.errors import ConfigError
-from framework.types.private_folder import DATA_FOLDER
+from framework.types.installation import DATA_FOLDER
 from framework.types.spec import (
     AgentSpec,
     ConfirmPolicy,

@@ -27,7 +27,7 @@ STARTER = ("assistant", "basic", "code-diagnosis", "coder", "log-analyst", "plan
 SETTINGS = "# yaml-language-server: $schema=.agentsd/settings.schema.json\n"
 AGENT = "# yaml-language-server: $schema=../.agentsd/agent.schema.json\n"
 START = AGENT + "version: 1\nname: new\ndescription: Does new things.\ninstructions: Do new things.\n"
-"""Five lines; the text of a test begins on the sixth."""
+"""Five lines; the text of a test starts on the sixth."""
 
 
 @pytest.fixture(scope="module")

@@ -259,7 +259,7 @@ def test_variables_are_substituted_as_text(
 def test_an_invalid_base_url_is_reported_at_its_position(tmp_path: Path) -> None:
     problem = only(refused(tmp_path, "models:\n  local: {model: openai/m, base_url: 'localhost:8080/v1'}\n"))
     assert (problem.line, problem.column) == (2, 38)
-    assert problem.message.endswith("it does not begin with http:// or https://")
+    assert problem.message.endswith("it does not start with http:// or https://")
 
 
 @pytest.mark.parametrize("choice", ["api: responses", "capabilities: {api: chat}"])

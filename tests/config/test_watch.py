@@ -233,12 +233,12 @@ class Panic(BaseException):
 @pytest.mark.parametrize("error", [OSError("no space left on device"), Panic("unwrapped nothing")])
 def test_a_failed_watch_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     failures = [error]
-    begin = watchfiles.watch
+    start = watchfiles.watch
 
     def fail_once(*paths: Path, **options: Any) -> Generator[set[tuple[watchfiles.Change, str]], None, None]:
         if failures:
             raise failures.pop()
-        return begin(*paths, **options)
+        return start(*paths, **options)
 
     monkeypatch.setattr(watchfiles, "watch", fail_once)
 

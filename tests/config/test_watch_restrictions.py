@@ -84,7 +84,7 @@ async def opened(
         loop.add_reader(reading, lambda: slow.started.put_nowait(os.read(reading, 1)))
     try:
         async with asyncio.timeout(PATIENCE), Runtime.open(root, watch=watch, deps=SimpleNamespace(**deps)) as runtime:
-            if watch:  # the watch has begun once it has noticed two edits
+            if watch:  # the watch has started once it has noticed two edits
                 for text in ("First.", "Second."):
                     write(root, {"agents.d/b.yaml": one("b", description=text)})
                     await until(runtime, partial(is_described, text))
@@ -261,13 +261,13 @@ def test_a_plugin_that_never_stops_changing_does_not_hold_back_other_files(
 
 
 def test_a_deny_rule_does_not_wait_for_the_setup_of_a_plugin(tmp_path: Path) -> None:
-    setup = "async def setup(context):\n    context.deps.begun.set()\n    await context.deps.released.wait()\n"
+    setup = "async def setup(context):\n    context.deps.started.set()\n    await context.deps.released.wait()\n"
 
     async def scene() -> None:
-        begun, released = asyncio.Event(), asyncio.Event()
-        async with opened(tmp_path, begun=begun, released=released) as runtime:
+        started, released = asyncio.Event(), asyncio.Event()
+        async with opened(tmp_path, started=started, released=released) as runtime:
             write(tmp_path, {"plugins/p.py": plugin("New.", setup)})
-            await begun.wait()
+            await started.wait()
             write(tmp_path, {"agents.d/a.yaml": one("a", skill_policy=DENY)})
             assert described(await until(runtime, denies)) == "Old."
             released.set()

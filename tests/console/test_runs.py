@@ -14,8 +14,8 @@ from framework.engine.runtime.request import RunOptions
 from framework.llm.client import ScriptedModel, calls
 from framework.types.events import RunEvent, ToolFinished
 from framework.types.messages import Message
+from framework.types.report import SpanRecord
 from framework.types.state import RunState
-from framework.types.trace import SpanRecord
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console
 from tests.support.projects import agent, write
 from tests.support.submitted_runs import Gate

@@ -18,7 +18,7 @@ from framework.llm.client import ModelRequest, Turn
 from framework.store.store import Store
 from framework.testing import ScriptedModel
 from framework.types.errors import ModelError, RunNotFound, StoreError
-from framework.types.trace import SpanRecord
+from framework.types.report import SpanRecord
 from tests.support.commands import agentsd_in_process
 from tests.support.projects import agent, write
 

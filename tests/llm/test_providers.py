@@ -16,7 +16,7 @@ from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.responses import ResponsesModel
 from framework.llm.providers import PROVIDERS, Provider, create_client
 from framework.types.errors import ConfigError
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from framework.types.messages import Message
 from tests.support.wire import says, wire_server
 

@@ -14,8 +14,8 @@ import pytest
 from framework import Runtime
 from framework.config.settings import Settings, ToolSettings
 from framework.testing import ScriptedModel
-from framework.types.extras import install_command
 from framework.types.http import HttpLimits
+from framework.types.installation import install_command
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Approve
 from tests.support.paths import ROOT

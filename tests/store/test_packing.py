@@ -17,8 +17,8 @@ from framework import Runtime
 from framework.store import runs as packing
 from framework.store.runs import pack
 from framework.store.store import Store
+from framework.types.report import SpanRecord
 from framework.types.state import RunState
-from framework.types.trace import SpanRecord
 from tests.support.cases import cases
 from tests.support.worlds import Turns, World, project, turns_of
 

@@ -19,7 +19,7 @@ from time import monotonic
 import pytest
 
 from framework.cli.main import _invoke
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from tests.support.forks import Fork, run
 
 COMMAND = [sys.executable, "-m", "framework.cli.main"]

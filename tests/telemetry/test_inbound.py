@@ -21,7 +21,7 @@ from framework.server import router
 from framework.store.memory import MemoryStore
 from framework.telemetry.spans import apply_inbound, linked_caller
 from framework.testing import ScriptedModel
-from framework.types.trace import Inbound
+from framework.types.report import Inbound
 from tests.support.cases import cases
 from tests.support.otlp_sink import sink
 from tests.support.projects import agent, write

@@ -18,7 +18,7 @@ from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.telemetry.spans import otlp_json
 from framework.testing import ScriptedModel, calls
-from framework.types.trace import SpanRecord
+from framework.types.report import SpanRecord
 from tests.support.projects import agent, write
 
 URL = "sqlite:///state.db"

@@ -17,7 +17,7 @@ from framework import ConfigError, Runtime, ToolError, tool
 from framework.testing import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.tools.declaration import OPTIONS as OPTION_NAMES
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from framework.types.problem import Problem
 from tests.support.cases import cases, each
 from tests.support.generations import GOOD_PLUGIN, build_generation

@@ -51,10 +51,10 @@ def test_the_levels_of_a_text_are_counted_exactly(inner: str) -> None:
     ],
 )
 def test_a_text_of_any_form_is_rejected_for_little_work(text: str) -> None:
-    begun = time.process_time()
+    started = time.process_time()
     with pytest.raises(ValueError, match=r"more than 100000 values|deeper than 100 levels|^Ex|Unterminated"):
         read_json(text)
-    assert time.process_time() - begun < 0.5  # parsing 4 MB of nested lists takes longer, and 100 times the memory
+    assert time.process_time() - started < 0.5  # parsing 4 MB of nested lists takes longer, and 100 times the memory
 
 
 def test_characters_of_structure_in_texts_are_no_values() -> None:

@@ -60,7 +60,7 @@ _KEPT = (*BY_KEY, "builtin", "run")
 _TOOLS_SHARE, _ASSUMED_WINDOW = 0.05, 100_000
 """Share of the context window above which `defer: auto` applies; and the window of a model that is not known."""
 HANDOFF = "handoff."
-"""Beginning of the names of tools that hand the conversation over to another agent."""
+"""Start of the names of tools that hand the conversation over to another agent."""
 _HANDOFF = "Hand this conversation over; call it alone in its turn. The agent answers this message and the next ones."
 CODE = "code"
 """Name of the executor with which the model writes scripts that call the tools."""

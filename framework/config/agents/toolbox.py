@@ -40,7 +40,7 @@ from framework.tools.tool import Tool
 from framework.tools.tool_source import ContractChange, Contracts, source_of
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
-from framework.types.extras import install_command, needs_only_extras
+from framework.types.installation import install_command, needs_only_extras
 from framework.types.problem import Problem
 from framework.types.redact import redact
 from framework.types.strict_json import bytes_digest

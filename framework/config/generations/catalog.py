@@ -76,11 +76,11 @@ def record_reload(span: TraceSpan, candidate: Candidate, trigger: Trigger, outco
 def _open_span(candidate: Candidate, trigger: Trigger) -> TraceSpan:
     spans = Spans({names.GENERATION: candidate.generation.number})
     attributes = {names.PREVIOUS_GENERATION: candidate.before.number, names.RELOAD_TRIGGER: trigger}
-    began, built = candidate.built or (None, None)
-    span = spans.span("config.reload", "CHAIN", attributes, root=True, started_ns=began)
+    started, built = candidate.built or (None, None)
+    span = spans.span("config.reload", "CHAIN", attributes, root=True, started_ns=started)
     if built is not None:
         with span.activate():
-            spans.span("config.build", "CHAIN", started_ns=began).end(built)
+            spans.span("config.build", "CHAIN", started_ns=started).end(built)
     return span
 
 

@@ -21,7 +21,7 @@ from framework.config.templates.prompts import PROMPTS_FOLDER
 from framework.config.yaml.parse import parse_agent
 from framework.types.errors import ConfigError, GenerationNotFound
 from framework.types.frozen import Frozen
-from framework.types.private_folder import DATA_FOLDER, write_private_file
+from framework.types.installation import DATA_FOLDER, write_private_file
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact
 

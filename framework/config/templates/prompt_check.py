@@ -40,13 +40,13 @@ OWN_VARIABLE_TEXTS: Mapping[str, Mapping[str, str]] = {
         "feedback": "what a person wants changed in the last plan; empty if nobody was asked",
         "findings": "why the last plan is invalid, one text each; empty if it is not",
         "max_plan_steps": "how many steps the plan may have",
-        "progress": "steps of the plan in progress that have begun, each with `id`, `status`, `description`",
+        "progress": "steps of the plan in progress that have started, each with `id`, `status`, `description`",
     },
     "summary.j2": {
         "plan": "the executed plan: `goal`, and `steps`, each with `id`, `status`, `description`, `replaced`"
     },
-    "compress.j2": {"requests": "the beginning of each user message that is summarized"},
-    "earlier.j2": {"summary": "the summary of the beginning of the conversation: `text`, `events`, `facts`"},
+    "compress.j2": {"requests": "the start of each user message that is summarized"},
+    "earlier.j2": {"summary": "the summary of the start of the conversation: `text`, `events`, `facts`"},
     "error.j2": {
         "findings": "invalid arguments, each with `field`, `kind`, `problem`, `value`, `expected`, `fix`",
         "hint": "what to do; may be empty",

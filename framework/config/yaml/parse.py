@@ -369,7 +369,7 @@ def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: typ
             return document.problem(path, f"must be {expected}", hint=hint, fix=fix)
         case "string_pattern_mismatch" if name := _NAME.fullmatch(detail["ctx"]["pattern"]):
             first, others, most = name.groups()
-            text = f"must begin with {first}, followed by at most {most} characters of {others}"
+            text = f"must start with {first}, followed by at most {most} characters of {others}"
             return document.problem(path, text)
         case _:
             return document.problem(path, _sentence(detail))

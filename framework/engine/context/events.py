@@ -25,8 +25,8 @@ from typing import Any, Generic, Protocol
 from framework.store.types import CancelAccepted, RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import ContentReceived, Event, RunEvent, Thought, Warned
+from framework.types.report import SpanRecord
 from framework.types.state import OutputT, RunResult, RunState
-from framework.types.trace import SpanRecord
 
 TextKind = type[ContentReceived] | type[Thought]
 """Kind of text that arrives in deltas."""

@@ -347,7 +347,7 @@ async def send_attempt(
         except ModelError as error:
             attempt.name_rejected_tool(error)
             error.usage = attempt.failed_usage(error.usage)
-            error.has_begun |= any(text.strip() for text in attempt.texts)
+            error.has_started |= any(text.strip() for text in attempt.texts)
             trace.failed(error.error_type, error.message, error.usage)
             error.for_message(attempt.message_id)
             raise
@@ -692,7 +692,7 @@ class _ModelCall:
                     self._caller.clients.learn_window(client.info, request, error.window)
                 await self._spend(error.usage, client.info, name)
                 delay = backoff_seconds(error, retries, self._rules)
-                restarts += error.has_begun
+                restarts += error.has_started
                 unusable += error.error_type in _UNUSABLE_ANSWERS
                 if restarts > _MAX_RESTARTS or not self._should_retry(name, error, retries, delay, is_last=is_last):
                     raise

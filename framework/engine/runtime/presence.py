@@ -20,8 +20,8 @@ from framework.config.generations.generation import Generation
 from framework.engine.runtime.background import WorkSource, essential, is_passing
 from framework.engine.runtime.launcher import Launcher
 from framework.types.errors import AgentBroken, AgentNotFound, AgentsdError, ConfigError, StoreError
-from framework.types.extras import installed_version
 from framework.types.fleet import ProcessDetails
+from framework.types.installation import installed_version
 from framework.types.state import CallRecord, RunState
 
 if TYPE_CHECKING:

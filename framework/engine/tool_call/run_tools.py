@@ -175,7 +175,7 @@ class _Script:
         state = self.run.state
         if len(self.code) > MAX_CODE_CHARS:
             raise ScriptError(f"it has {len(self.code)} characters; the limit is {MAX_CODE_CHARS}", kind="invalid")
-        record = state.scripts.setdefault(self.id, ScriptRecord(began=self.run.services.now()))
+        record = state.scripts.setdefault(self.id, ScriptRecord(started_at=self.run.services.now()))
         try:
             return await self._drive(check=not record.calls)
         except SnapshotError:  # it runs again from its start
@@ -185,7 +185,7 @@ class _Script:
     async def _drive(self, *, check: bool) -> tuple[Confirmations, str]:
         state, functions = self.run.state, self.run.agent.toolset.functions
         stubs = checked_stubs(self._callable()) if check else ""
-        began, seed = state.scripts[self.id].began, f"{state.run_id}/{self.id}"
+        began, seed = state.scripts[self.id].started_at, f"{state.run_id}/{self.id}"
         async with open_interpreter(functions, stubs, began=began, seed=seed) as interpreter:
             try:
                 progress = await self._start(interpreter, check=check)

@@ -16,7 +16,7 @@ from framework.tools.logins import Account, LoginStore
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import OnChange, RemoteCall, external_tool
 from framework.types.errors import ConfigError, ToolError
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from framework.types.spec import Risk
 from framework.types.text import shorten
 from framework.types.tool_servers import McpServer

@@ -287,19 +287,19 @@ def strictness(rights: dict[str, Any], name: str, risk: str) -> int:
 
 
 @cases(25)
-@given(began=RIGHTS, saved=RIGHTS, broken=st.sampled_from([*BROKEN]))
+@given(started=RIGHTS, saved=RIGHTS, broken=st.sampled_from([*BROKEN]))
 def test_the_live_agent_is_as_strict_as_both_versions_and_no_stricter(
-    began: dict[str, Any], saved: dict[str, Any], broken: str
+    started: dict[str, Any], saved: dict[str, Any], broken: str
 ) -> None:
     with TemporaryDirectory() as folder:
-        root = project(Path(folder), **keys_of(began))
+        root = project(Path(folder), **keys_of(started))
         _, after = edited(root, BROKEN[broken](keys_of(saved)))
 
     live = after.agents["one"]
-    assert live.spec.runtime_policy.max_steps == min(began["max_steps"], saved["max_steps"])
+    assert live.spec.runtime_policy.max_steps == min(started["max_steps"], saved["max_steps"])
     for name in TOOLS:
         risk = after.tools[name].risk
-        expected = max(strictness(rights, name, risk) for rights in (began, saved))
+        expected = max(strictness(rights, name, risk) for rights in (started, saved))
         assert KINDS[verdict(after, name)[0]] == expected, name
         assert expected == 2 or name in live.toolset.offered
         assert expected != 2 or name not in live.toolset.offered

@@ -39,7 +39,7 @@ PLUGIN = """
     async def f(context: ToolContext) -> str:
         "Wait."
         context.deps.log.append("use VERSION")
-        context.deps.begun.put_nowait(context.run_id)
+        context.deps.started.put_nowait(context.run_id)
         await context.deps.gate(context.run_id).wait()
         context.deps.log.append("use VERSION")
         return "VERSION"
@@ -58,7 +58,7 @@ class Deps:
     """Records what plugins do, and controls when their tools return."""
 
     log: list[str] = field(default_factory=list)
-    begun: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    started: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     """The runs whose tool has started."""
     gates: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     holding: bool = False
@@ -136,7 +136,7 @@ def test_the_next_version_is_set_up_before_it_goes_live_and_the_last_torn_down_a
 def test_a_run_keeps_its_version_up_until_it_ends(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         running = asyncio.create_task(runtime.run("go", agent="clerk"))
-        run_id = await deps.begun.get()
+        run_id = await deps.started.get()
         await reload(runtime, "2")
         assert deps.log == ["up 1", "use 1", "up 2"]
         deps.gates[run_id].set()
@@ -319,7 +319,7 @@ def test_an_earlier_version_stays_up_while_a_stale_agent_has_its_tools(tmp_path:
 def test_closing_ends_the_runs_first_and_then_tears_down_the_last_that_was_set_up_first(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         running.append(asyncio.create_task(runtime.run("go", agent="clerk")))
-        await deps.begun.get()
+        await deps.started.get()
         await reload(runtime, "2")
 
     running: list[asyncio.Task[RunResult]] = []
@@ -368,14 +368,14 @@ class World:
                 await self.runtime.reload()
             case "run":
                 task = asyncio.create_task(self.runtime.run("go", agent="clerk"))
-                self.running.append((await self.deps.begun.get(), self.live, task))
+                self.running.append((await self.deps.started.get(), self.live, task))
             case "pause":
                 self.paused.append((await self.runtime.run("go", agent="asker"), self.live))
             case "resume" if self.paused:
                 result, version = self.paused.pop(0)
                 decisions = {asked.id: Approve() for asked in result.pending}
                 task = asyncio.create_task(self.runtime.resume(result.run_id, decisions))
-                self.running.append((await self.deps.begun.get(), version, task))
+                self.running.append((await self.deps.started.get(), version, task))
             case "end" | "cancel" if self.running:
                 run_id, version, task = self.running.pop(0)
                 if step == "cancel":

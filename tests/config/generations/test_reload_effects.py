@@ -232,7 +232,7 @@ def test_an_edit_of_the_settings_takes_effect_automatically(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("begun", "now", "both"),
+    ("started", "now", "both"),
     [
         (("a.com", "b.com"), ("b.com", "c.com"), ("b.com",)),
         (("*",), ("a.com", "*.b.com", "127.0.0.1:80", "c.com:8080", "127.0.0.1"), ("a.com", "*.b.com")),
@@ -242,9 +242,9 @@ def test_an_edit_of_the_settings_takes_effect_automatically(tmp_path: Path) -> N
     ],
 )
 def test_only_hosts_listed_at_the_start_and_now_are_reachable(
-    begun: tuple[str, ...], now: tuple[str, ...], both: tuple[str, ...]
+    started: tuple[str, ...], now: tuple[str, ...], both: tuple[str, ...]
 ) -> None:
-    then = HttpLimits(domains=begun, methods=("GET", "POST"), timeout=5.0)
+    then = HttpLimits(domains=started, methods=("GET", "POST"), timeout=5.0)
     narrowed = then.narrowed_by(HttpLimits(domains=now, max_bytes=10))
     assert narrowed.domains == both
     assert (narrowed.methods, narrowed.timeout, narrowed.max_bytes) == (("GET",), 5.0, 10)

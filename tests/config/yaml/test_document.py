@@ -166,7 +166,7 @@ def test_lines_are_counted_as_in_the_parser() -> None:
         ("# nothing yet\n", (1, 1), "expected a mapping of keys, found nothing"),
         ("[a]: b\n", (1, 1), "a key must be plain text"),
         ("{a: {[b]: 1}}\n", (1, 6), "a key must be plain text"),
-        ("a:\n\tb: 1\n", (2, 1), "this line begins with a tab"),
+        ("a:\n\tb: 1\n", (2, 1), "this line starts with a tab"),
         ("a: b: c\n", (1, 5), "a second `: ` in a value without quotes"),
         ("a: [1,\n", (1, 4), "this `[` is not closed"),
         ('a: "x\n', (1, 4), "this quote is not closed"),

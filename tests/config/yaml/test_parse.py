@@ -157,7 +157,7 @@ def test_another_version_of_the_format_is_rejected() -> None:
             26,
             "not a linear-time regular expression: unclosed group",
         ),
-        ("name: A b\n", 7, "must begin with a-z, followed by at most 63 characters of a-z0-9_-"),
+        ("name: A b\n", 7, "must start with a-z, followed by at most 63 characters of a-z0-9_-"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_reported(more: str, column: int, message: str) -> None:

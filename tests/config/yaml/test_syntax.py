@@ -18,7 +18,7 @@ def explained(text: str) -> tuple[int, int, str, str]:
     return problem.line or 0, problem.column or 0, problem.message, problem.hint or ""
 
 
-TAB = ("this line begins with a tab", "use spaces: YAML allows no tabs in an indentation")
+TAB = ("this line starts with a tab", "use spaces: YAML allows no tabs in an indentation")
 QUOTES = 'put the whole value in quotes: "…"'
 TEMPLATE = ("`{{` outside of quotes", 'put the whole value in quotes: "{{ … }}"')
 OPEN = ("this quote is not closed", "close it where the text ends")
@@ -34,16 +34,16 @@ OPEN = ("this quote is not closed", "close it where the text ends")
         ("note: Answer: always\n", 1, 13, "a second `: ` in a value without quotes", QUOTES),
         ("- note: see: this\n", 1, 12, "a second `: ` in a value without quotes", QUOTES),
         (
-            "name: x\n  description: y\n", 2, 14, "a `:` in the text that begins on line 1",
-            "begin a key at column 1, as on line 1; put longer text below `KEY: |`",
+            "name: x\n  description: y\n", 2, 14, "a `:` in the text that starts on line 1",
+            "start a key at column 1, as on line 1; put longer text below `KEY: |`",
         ),
         (
             "a:\n    b: 1\n  c: 2\n", 3, 3, "the indentation of this line matches no line above",
-            "begin it at column 1 (line 1) or column 5 (line 2)",
+            "start it at column 1 (line 1) or column 5 (line 2)",
         ),
         (
             "  name: x\nversion: 1\n", 2, 1, "the indentation of this line matches no line above",
-            "begin it at column 3 (line 1)",
+            "start it at column 3 (line 1)",
         ),
         ("a:\n  b: 1\n  - c\n", 3, 3, "a list item among keys", ""),
         ("a:\n  - b\n  c: d\n", 3, 3, "a key among the items of a list", ""),
@@ -63,11 +63,11 @@ OPEN = ("this quote is not closed", "close it where the text ends")
         ("a: {b: [1}\n", 1, 10, "expected `,` or `]`: the `[` at column 8 is still open", ""),
         ("name:x\nfoo: bar\n", 1, 1, "a space is missing after the `:`", "write it as `KEY: VALUE`"),
         ("name: x\ndescription\nb: c\n", 2, 1, "a `:` is missing: this line is no key", "write it as `KEY: VALUE`"),
-        ("a: - b\n", 1, 4, "a list begins on the line of its key", "write [a, b]"),
+        ("a: - b\n", 1, 4, "a list starts on the line of its key", "write [a, b]"),
         ('a: "\\d"\n', 1, 5, "unknown escape `\\d`", "write `\\\\` for a backslash"),
-        ("a: [b.*, *]\n", 1, 10, "a value without quotes cannot begin with `*`", QUOTES),
-        ("a: @b\n", 1, 4, "a value without quotes cannot begin with `@`", QUOTES),
-        ("a: | b\n", 1, 6, "text on the line of `|` or `>`", "begin the text on the next line, indented"),
+        ("a: [b.*, *]\n", 1, 10, "a value without quotes cannot start with `*`", QUOTES),
+        ("a: @b\n", 1, 4, "a value without quotes cannot start with `@`", QUOTES),
+        ("a: | b\n", 1, 6, "text on the line of `|` or `>`", "start the text on the next line, indented"),
     ],
 )  # fmt: skip
 def test_a_mistake_has_its_place_and_what_to_do(text: str, line: int, column: int, message: str, hint: str) -> None:

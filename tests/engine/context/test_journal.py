@@ -14,8 +14,8 @@ from framework.store.types import RunRecord
 from framework.types.budget import BudgetUse
 from framework.types.events import Event, Warned
 from framework.types.messages import Message
+from framework.types.report import SpanRecord
 from framework.types.state import RunState
-from framework.types.trace import SpanRecord
 
 PATIENCE = 20
 """Timeout in seconds of operations that should complete immediately."""

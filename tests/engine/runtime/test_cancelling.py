@@ -19,8 +19,8 @@ from framework.testing import ScriptedModel, calls
 from framework.types.budget import BudgetUse
 from framework.types.events import Event
 from framework.types.messages import Message
+from framework.types.report import SpanRecord
 from framework.types.state import RunState
-from framework.types.trace import SpanRecord
 from tests.support.projects import agent, write
 
 PATIENCE = 20

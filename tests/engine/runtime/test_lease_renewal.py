@@ -22,8 +22,8 @@ from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken
 from framework.types.events import Event
 from framework.types.messages import Message
+from framework.types.report import SpanRecord
 from framework.types.state import RunState
-from framework.types.trace import SpanRecord
 from tests.support.cases import FACTOR
 from tests.support.projects import agent, write
 

@@ -18,8 +18,8 @@ from framework.store.store import Store
 from framework.store.types import WorkScope
 from framework.store.views import read_fleet
 from framework.testing import ScriptedModel
-from framework.types.extras import installed_version
 from framework.types.fleet import FleetProcess
+from framework.types.installation import installed_version
 from tests.support.projects import agent, write
 
 PATIENCE = 30

@@ -21,8 +21,8 @@ from framework.types.budget import BudgetUse
 from framework.types.errors import LimitExceeded
 from framework.types.events import Event
 from framework.types.plan import PlanDraft
+from framework.types.report import SpanRecord
 from framework.types.state import RunState
-from framework.types.trace import SpanRecord
 from tests.support.budgets import CENT, FREE_LIMITS, PaidModel, cents, done, opened, project, spent, total
 from tests.support.projects import agent, write
 

@@ -23,7 +23,7 @@ from framework.tools.mcp import source as mcp
 from framework.tools.mcp.content import MAX_RESULT_CHARS
 from framework.tools.tool_source import Contracts
 from framework.types.errors import ToolError
-from framework.types.extras import install_command
+from framework.types.installation import install_command
 from framework.types.tool_servers import McpServer
 from tests.support.mcp_definitions import tool_definition
 from tests.support.mcp_worlds import MODERN, PATIENCE, World, children, configure, listings, opened, raw

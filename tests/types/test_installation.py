@@ -11,7 +11,7 @@ from shutil import which
 
 import pytest
 
-from framework.types.extras import install_command, needs_only_extras
+from framework.types.installation import install_command, needs_only_extras
 from tests.support.paths import ROOT
 
 RECORDED = "agentsd-0.1.0.dist-info"
@@ -27,7 +27,7 @@ def printed(site: Path, origin: dict[str, object] | None, *packages: str, cwd: P
         (folder / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     program = (
         f"import sys; sys.path[:0] = [{str(site)!r}, {str(ROOT)!r}]\n"
-        f"from framework.types.extras import install_command; print(install_command(*{packages!r}))"
+        f"from framework.types.installation import install_command; print(install_command(*{packages!r}))"
     )
     env = {"PATH": path or str(Path(sys.executable).parent)}
     done = subprocess.run([sys.executable, "-c", program], cwd=cwd, env=env, capture_output=True, text=True, check=True)
@@ -71,7 +71,7 @@ def test_uv_installs_into_an_environment_without_pip(tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=False)
     program = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
-        "from framework.types.extras import install_command; print(install_command('pyyaml'))"
+        "from framework.types.installation import install_command; print(install_command('pyyaml'))"
     )
     done = subprocess.run(
         [python, "-c", program], cwd=tmp_path, env={"PATH": "/nowhere"}, capture_output=True, text=True
