@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         TriggerPaused,
     )
     from framework.types.file import File
-    from framework.types.grant import GrantUsage, Remember
+    from framework.types.grant import GrantUsage, Remember, RememberOffer
     from framework.types.media import MediaPart
     from framework.types.messages import Message, ToolCall, ToolResult, Usage
     from framework.types.plan import Plan, PlanStep, Preflight, TodoItem
@@ -133,6 +133,7 @@ __all__ = [
     "Refused",
     "Reject",
     "Remember",
+    "RememberOffer",
     "RequestError",
     "Respond",
     "Run",
@@ -202,6 +203,7 @@ _MODULES = {
     "ReachedBudget": "framework.types.budget",
     "Reject": "framework.types.state",
     "Remember": "framework.types.grant",
+    "RememberOffer": "framework.types.grant",
     "Respond": "framework.types.state",
     "Run": "framework.engine.run",
     "RunInfo": "framework.store.types",

@@ -47,7 +47,7 @@ def test_the_public_names() -> None:
         "IdempotencyKey", "IncompleteStep", "LimitExceeded", "LimitUse", "MadeDecision", "MediaPart", "Message",
         "ModelError",
         "ModelRefused", "Plan", "PlanStep", "PluginContext", "PolicyDenied", "Preflight", "Prices", "Problem",
-        "QueueFull", "ReachedBudget", "Refused", "Reject", "Remember", "RequestError",
+        "QueueFull", "ReachedBudget", "Refused", "Reject", "Remember", "RememberOffer", "RequestError",
         "Respond", "Run", "RunBlocked", "RunBusy",
         "RunInfo", "RunNotFound", "RunOptions", "RunResult", "RunStream", "RunSuspended", "RunTaken", "RunWarning",
         "Runtime", "StepFailed", "Store", "StoreError", "StoreLost", "StoreTooNew", "Submitted", "TodoItem", "Tool",

@@ -78,7 +78,9 @@ class RememberOffer(Frozen):
     """How the approval of a call can be remembered, and what the grant is bound to."""
 
     widths: tuple[OfferedWidth, ...]
+    """Which later calls it may cover."""
     scopes: tuple[GrantScope, ...]
+    """Where it may apply: in the run, in the conversation, or for the user."""
     max_ttl: float
     """Longest time to live, in seconds."""
     agent: str
