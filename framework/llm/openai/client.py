@@ -37,13 +37,15 @@ from framework.llm.provider_client import (
     as_dict,
     to_reply,
 )
-from framework.llm.provider_errors import ServerError, message_in, parse_retry_after
+from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
 from framework.types.spec import ReasoningLevel
 
 if TYPE_CHECKING:
-    from framework.llm.openai.connection import EventStream, SdkConnection
+    import httpx2
+
+    from framework.llm.openai.connection import SdkConnection
 
 
 Fetch = Callable[[str, "dict[str, Any] | None"], Awaitable[object]]
@@ -221,19 +223,22 @@ class OpenAIExchange(ProviderClient, ABC, Generic[A]):
             for piece in whole_reply(reply, request):
                 yield piece
             return
-        events = await self._open_stream(request, settings)
-        assembler = self._assembler()
+        response = await self._open_stream(request, settings)
+        from framework.llm.openai.connection import read_events  # loaded by now
+
+        assembler, events = self._assembler(), read_events(response)
         try:
-            if (unstreamed := await self._guard(read_unstreamed(events.response))) is not None:
+            if (unstreamed := await self._guard(read_unstreamed(response))) is not None:
                 for piece in whole_reply(self._parse_body(unstreamed, request), request):
                     yield piece
                 return
-            while (chunks := await self._guard(events.read())) is not None:
+            while (chunks := await self._guard(anext(events, None))) is not None:
                 deltas = [delta for chunk in chunks if (delta := assembler.add_chunk(chunk)) is not None]
                 for piece in deltas if request.stream else merged_deltas(deltas):
                     yield piece
         finally:
-            await events.close()
+            await events.aclose()
+            await response.aclose()  # the connection is kept only if it was read to its end
         yield Delta(reply=self._reply(assembler, request))
 
     @property
@@ -310,7 +315,7 @@ class OpenAIExchange(ProviderClient, ABC, Generic[A]):
 
     # --- the server
 
-    async def _open_stream(self, request: ModelRequest, settings: dict[str, Any]) -> EventStream:
+    async def _open_stream(self, request: ModelRequest, settings: dict[str, Any]) -> httpx2.Response:
         """Send a request for a stream; if the server rejects the option for usage, once more without it."""
         body = self._body(request, settings, streamed=True)
         try:
@@ -337,13 +342,17 @@ class OpenAIExchange(ProviderClient, ABC, Generic[A]):
         return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, self._headers)
 
     def _sdk_errors(self) -> tuple[type[Exception], ...]:
-        return (ServerError,)
+        from openai import APIError
 
-    def _explain(self, error: ServerError) -> ModelError:
-        if error.status is None:
-            return self._body_error(error.body, error.message)
-        wait = parse_retry_after(error.headers)
-        return self._errors.from_status(error.status, message_in(error.body), code=error.code, wait=wait)
+        return (APIError,)
+
+    def _explain(self, error: Any) -> ModelError | None:
+        from openai import APIConnectionError, APIStatusError
+
+        if isinstance(error, APIStatusError):
+            wait = parse_retry_after(error.response.headers)
+            return self._errors.from_status(error.status_code, message_in(error.body), code=error.code, wait=wait)
+        return None if isinstance(error, APIConnectionError) else self._body_error(error.body, error.message)
 
     def _body_error(self, body: object, message: str = "") -> ModelError:
         code = body.get("code") if isinstance(body, Mapping) else None

@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import aiohttp
 import httpx2
 import orjson
 from openai import (
-    APIConnectionError,
     APIError,
     APIStatusError,
     AsyncAzureOpenAI,
@@ -32,94 +30,55 @@ from openai import (
 
 from framework.llm.http_client import http_client_options
 from framework.llm.provider_client import STREAM_END
-from framework.llm.provider_errors import ServerError
-
-if TYPE_CHECKING:
-    pass
 
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _DONE = STREAM_END.encode()
 
 
-class EventStream:
-    """The events of a response, each parsed from JSON. Comments and other fields than `data` are skipped.
+async def read_events(response: httpx2.Response) -> AsyncGenerator[list[Any], None]:
+    """Yield the events of a response of type `text/event-stream`, parsed from JSON: all that arrived together.
 
-    Args:
-        response: a response of type `text/event-stream`, whose body has not been read.
+    The last event may be `STREAM_END`. Comments and other fields than `data` are skipped.
+
+    Raises:
+        APIError: an event reports an error.
+        ValueError: an event is not JSON.
+        httpx2.HTTPError: the connection was lost.
     """
-
-    def __init__(self, response: httpx2.Response) -> None:
-        self.response = response
-        self._chunks: AsyncIterator[bytes] | None = None
-        self._rest: list[bytes] = []
-        """The start of an event whose end has not arrived."""
-        self._failure: Exception | None = None
-        self._is_done = False
-
-    async def read(self) -> list[Any] | None:
-        """Return the next events, all that have arrived, or None after the last one, which may be `STREAM_END`.
-
-        Raises:
-            ServerError: an event reports an error.
-            ValueError: an event is not JSON.
-            httpx2.HTTPError: the connection was lost.
-        """
-        if self._chunks is None:
-            self._chunks = self.response.aiter_bytes()
-        while not self._is_done and self._failure is None:
-            chunk = await anext(self._chunks, None)
-            if chunk is None:
-                if _data(b"".join(self._rest)).startswith(_DONE):  # some servers leave out the empty line after it
-                    self._is_done = True
-                    return [STREAM_END]
-                break
-            if events := self._parse(chunk):
-                return events
-        if self._failure is not None:
-            raise self._failure
-        return None
-
-    async def close(self) -> None:
-        """Close the response; its connection is kept only if the response was read to its end."""
-        await self.response.aclose()
-
-    def _parse(self, chunk: bytes) -> list[Any]:
-        """Return the events that this chunk completes, up to the first one that is or reports an error."""
-        events: list[Any] = []
-        try:
-            for block in self._blocks(chunk):
-                data = _data(block)
-                if not data:
-                    continue
-                if data.startswith(_DONE):
-                    self._is_done = True
-                    events.append(STREAM_END)
-                    break
-                events.append(self._event(data))
-        except (ValueError, ServerError) as error:
-            self._failure = error
-        return events
-
-    def _blocks(self, chunk: bytes) -> list[bytes]:
-        """Return the events that this chunk completes, as text; only chunks with the end of a line are searched."""
-        self._rest.append(chunk)
+    begun: list[bytes] = []  # of an event whose end has not arrived
+    async for chunk in response.aiter_bytes():
+        begun.append(chunk)
         if b"\n" not in chunk and b"\r" not in chunk:
-            return []
-        text = b"".join(self._rest)
+            continue
+        text = b"".join(begun)
         *blocks, rest = text.split(b"\n\n") if b"\r" not in text else _EVENT_END.split(text)
-        self._rest = [rest]
-        return blocks
+        begun, events = [rest], list[Any]()
+        for data in filter(None, map(_data, blocks)):
+            if data.startswith(_DONE):
+                yield [*events, STREAM_END]
+                return
+            try:
+                events.append(_event(data, response))
+            except (ValueError, APIError):
+                if events:
+                    yield events
+                raise
+        if events:
+            yield events
+    if _data(b"".join(begun)).startswith(_DONE):  # some servers leave out the empty line after it
+        yield [STREAM_END]
 
-    def _event(self, data: bytes) -> Any:
-        try:
-            event = orjson.loads(data)
-        except ValueError:
-            event = json.loads(data)  # accepts NaN and lone surrogates, which orjson rejects
-        if isinstance(event, dict) and (error := event.get("error")):
-            message = error.get("message") if isinstance(error, dict) else None
-            text = message if isinstance(message, str) and message else "the stream ended with an error"
-            raise ServerError(text, error)
-        return event
+
+def _event(data: bytes, response: httpx2.Response) -> Any:
+    try:
+        event = orjson.loads(data)
+    except ValueError:
+        event = json.loads(data)  # accepts NaN and lone surrogates, which orjson rejects
+    if isinstance(event, dict) and (error := event.get("error")):
+        message = error.get("message") if isinstance(error, dict) else None
+        text = message if isinstance(message, str) and message else "the stream ended with an error"
+        raise APIError(text, response.request, body=error)
+    return event
 
 
 def _data(block: bytes) -> bytes:
@@ -212,31 +171,25 @@ class SdkConnection:
     async def post(self, body: bytes) -> Any:
         """Return the response's JSON, or its text if it declares another content type.
 
-        Raises ServerError, OpenAIError, httpx2.HTTPError or ValueError.
+        Raises OpenAIError, httpx2.HTTPError or ValueError.
         """
         content, options = self._content(body)
-        with _server_errors():
-            response = await self._sdk.post(self._url, content=content, cast_to=httpx2.Response, options=options)
-            received = await response.aread()
+        response = await self._sdk.post(self._url, content=content, cast_to=httpx2.Response, options=options)
+        received = await response.aread()
         parsed = _parse_json(received, response.headers)
         cost = response.headers.get(_COST_HEADER)
         if cost is not None and isinstance(parsed, dict) and isinstance(parsed.get("usage"), dict):
             parsed["usage"].setdefault("cost", cost)
         return parsed
 
-    async def stream(self, body: bytes) -> EventStream:
-        """Return the events of the response, for a body that requests a stream; raises the same errors as `post`."""
+    async def stream(self, body: bytes) -> httpx2.Response:
+        """Return the response to a body that requests a stream, before it is read; raises the same errors as `post`."""
         content, options = self._content(body)
-        with _server_errors():
-            stream = await self._sdk.post(
-                self._url,
-                content=content,
-                cast_to=object,
-                options=options,
-                stream=True,
-                stream_cls=AsyncStream[object],
-            )
-        return EventStream(stream.response)
+        form = AsyncStream[object]
+        stream = await self._sdk.post(
+            self._url, content=content, cast_to=object, options=options, stream=True, stream_cls=form
+        )
+        return stream.response
 
     def _content(self, body: bytes) -> tuple[bytes | _Pieces, RequestOptions]:
         """Return the content of a request and its options."""
@@ -252,13 +205,12 @@ class SdkConnection:
         """
         options: RequestOptions = {**self._options, "follow_redirects": False}
         try:
-            with _server_errors():
-                if body is None:
-                    response = await self._sdk.get(url, cast_to=httpx2.Response, options=options)
-                else:
-                    response = await self._sdk.post(url, body=body, cast_to=httpx2.Response, options=options)
-        except ServerError as error:
-            if error.status is None or error.status >= 500:  # it may be loading its model
+            if body is None:
+                response = await self._sdk.get(url, cast_to=httpx2.Response, options=options)
+            else:
+                response = await self._sdk.post(url, body=body, cast_to=httpx2.Response, options=options)
+        except APIStatusError as error:
+            if error.status_code >= 500:  # it may be loading its model
                 raise
             return None
         content = await response.aread()
@@ -374,17 +326,3 @@ def _parse_json(content: bytes, headers: Mapping[str, str]) -> Any:
         if "json" not in headers.get("content-type", "json"):
             return content.decode(errors="replace")
         raise
-
-
-@contextmanager
-def _server_errors() -> Iterator[None]:
-    """Raise errors that the SDK found in a response as ServerError; errors of the connection remain the SDK's."""
-    try:
-        yield
-    except APIStatusError as error:
-        headers = error.response.headers
-        raise ServerError(error.message, error.body, status=error.status_code, headers=headers) from error
-    except APIConnectionError:
-        raise
-    except APIError as error:
-        raise ServerError(error.message, error.body) from error
