@@ -304,11 +304,7 @@ def reject_text_calls(
 ) -> None:
     """Reject a reply whose text is a function call, in the form of any family of models.
 
-    Args:
-        reply: the reply, without thoughts in its text.
-        request: the request that it answers.
-        info: the model.
-        offered: the tools of the agent. An agent without tools may write what it likes.
+    `offered` are the tools of the agent. An agent without tools may write what it likes.
 
     Raises:
         ModelError: retryable, with a correction for the model. Carries the reply's usage.

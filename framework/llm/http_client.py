@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -13,8 +13,6 @@ from framework.types.http import trusted_certificates
 
 if TYPE_CHECKING:
     import httpx2
-
-    from framework.types.http_transport import BoundedStream
 
     ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
 
@@ -117,19 +115,16 @@ def http_client_options(timeout: float, on_response: ResponseHook | None = None)
 
 
 async def _limit_response(response: httpx2.Response) -> None:
-    stream: Any = response.stream  # always an asynchronous stream here
-    response.stream = limit_size(stream, response.headers, response.request)
-
-
-def limit_size(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> BoundedStream:
-    """Return the stream with an error in place of the bytes beyond the limits."""
+    """Raise an error in place of the bytes of a response that exceed the limits."""
     from framework.types.http_transport import BoundedStream
 
-    if headers.get("content-type", "").startswith("text/event-stream"):
-        stream = BoundedStream(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request, per_line=True)
-    is_compressed = headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
+    stream: Any = response.stream  # always an asynchronous stream here
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        too_long = _too_long("event", MAX_EVENT_BYTES)
+        stream = BoundedStream(stream, MAX_EVENT_BYTES, too_long, response.request, per_line=True)
+    is_compressed = response.headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
     most, name = (MAX_COMPRESSED_BYTES, "compressed answer") if is_compressed else (MAX_ANSWER_BYTES, "answer")
-    return BoundedStream(stream, most, _too_long(name, most), request)
+    response.stream = BoundedStream(stream, most, _too_long(name, most), response.request)
 
 
 def _too_long(name: str, limit: int) -> str:

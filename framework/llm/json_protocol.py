@@ -27,6 +27,7 @@ from framework.llm.client import (
     Unusable,
     other_seed,
 )
+from framework.llm.message_shape import merged_messages
 from framework.llm.openai_format import (
     chat_to_message,
     chat_to_tool,
@@ -56,10 +57,7 @@ def reply_schema(
 ) -> dict[str, Any]:
     """Return the JSON Schema of a reply: an action with the arguments of its tool, or a final answer.
 
-    Args:
-        tools: the tools that may be called.
-        must_act: a tool must be called now.
-        answer: schema of the final answer, an object; None for text.
+    `answer` is the schema of the final answer, an object, or None for text. With `must_act` a tool must be called now.
     """
     replies = [_reply("action", tool={"const": tool.name}, args=_object(tool.parameters)) for tool in tools]
     if not (tools and must_act):
@@ -145,13 +143,7 @@ MAX_QUOTED_CHARS = 2000
 def protocol_rules(
     tools: Sequence[ToolDefinition], *, must_act: bool = False, answer: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the instructions about the protocol and the tools.
-
-    Args:
-        tools: the tools that may be called.
-        must_act: a tool must be called now.
-        answer: schema of the final answer, an object; None for text.
-    """
+    """Return the instructions about the protocol and the tools; the arguments are as of `reply_schema`."""
     form = _ACTION if tools else _FINAL
     if answer is not None:
         form = f"{form.replace(_TEXT_ANSWER, _OBJECT_ANSWER)}\n{_object_answer(answer)}"
@@ -184,7 +176,7 @@ def to_text_messages(messages: Iterable[Message], instructions: str) -> tuple[Me
         elif not turns or turns[-1].role != "user":
             turns.append(message if message.parts else _user(message.content))
         else:
-            turns[-1] = _merged(turns[-1], message)
+            turns[-1] = merged_messages(turns[-1], message)
     return Message(role="system", content="\n\n".join((*system, instructions))), *turns
 
 
@@ -210,14 +202,6 @@ def _turns(messages: Iterable[Message]) -> Iterator[Message]:
             yield _assistant({"type": "final", "answer": message.content})
         else:
             yield message
-
-
-def _merged(first: Message, second: Message) -> Message:
-    """Return two messages to the model as one."""
-    if not first.parts and not second.parts:
-        return _user(f"{first.content}\n\n{second.content}")
-    parts = (message.parts or (TextPart(text=message.content),) for message in (first, second))
-    return Message.of_parts("user", [part for of_message in parts for part in of_message])
 
 
 def _user(text: str) -> Message:

@@ -80,8 +80,7 @@ class ConversationShape:
         """Return the conversation in a form that the model accepts, without dropping any text.
 
         Args:
-            messages: the conversation: an optional system message, then turns of user, assistant and tools, and
-                texts of the runtime as later system messages. Messages are compared by identity.
+            messages: the conversation, with texts of the runtime as later system messages, compared by identity.
             accepted: what the model accepts.
         """
         if _accepts_all(accepted):
@@ -206,7 +205,7 @@ def _alternating(turn: Sequence[Message]) -> Iterator[Message]:
         if last is None:
             last = message
         elif message.role == last.role == "user":
-            last = _merged(last, message)
+            last = merged_messages(last, message)
         elif message.role == last.role == "assistant" and not last.tool_calls:
             content = "\n\n".join(text for text in (last.content, message.content) if text)
             last = message.model_copy(update={"content": content})
@@ -219,7 +218,7 @@ def _alternating(turn: Sequence[Message]) -> Iterator[Message]:
         yield last
 
 
-def _merged(first: Message, second: Message) -> Message:
+def merged_messages(first: Message, second: Message) -> Message:
     """Return two messages of the user as one."""
     if not second.parts:
         return _with_text(first, second.content)
@@ -496,45 +495,36 @@ def blamed_tool(message: str, tools: Sequence[ToolDefinition]) -> ToolDefinition
 # --- every provider
 
 
-def _corrected(node: Mapping[str, Any]) -> _Schema:
-    """Return a schema without what every provider refuses; the same object if there is nothing."""
-    changed: _Schema = {}
-    for key, value in node.items():
-        new = _corrected_part(key, value)
-        if new is not value:
-            changed[key] = new
-    fixed: _Schema = {**node, **changed} if changed else dict(node)
+def _corrected(node: Any) -> Any:
+    """Return a schema without what every provider refuses."""
+    if node is True:
+        return {}
+    if not isinstance(node, Mapping):
+        return node
+    # Mistral cannot compile the first two; the third is OpenAPI's.
+    names = (key for key in node if key not in ("$schema", "$id", "nullable"))
+    fixed: _Schema = {key: _corrected_part(key, node[key]) for key in names}
     kinds = node.get("type")
-    if "array" in (kinds if isinstance(kinds, list) else [kinds]) and "items" not in fixed:
-        fixed["items"] = {}
+    if "array" in (kinds if isinstance(kinds, list) else [kinds]):
+        fixed.setdefault("items", {})
     if isinstance(fixed.get("items"), list):  # an older draft's tuple
         fixed["prefixItems"], fixed["items"] = fixed["items"], fixed.pop("additionalItems", {})
     if fixed.get("enum") == []:
         del fixed["enum"]
-    for unknown in ("$schema", "$id", "nullable"):  # Mistral cannot compile the first two; the third is OpenAPI's
-        fixed.pop(unknown, None)
     for exclusive, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(flag := fixed.get(exclusive), bool):  # draft 4
             del fixed[exclusive]
             if flag and limit in fixed:
                 fixed[exclusive] = fixed.pop(limit)
-    return node if fixed == node and isinstance(node, dict) else fixed
+    return fixed
 
 
 def _corrected_part(key: str, value: Any) -> Any:
     if key in _SCHEMA_MAPS and isinstance(value, Mapping):
-        fixed = {name: _corrected_node(part) for name, part in value.items()}
-        return fixed if any(fixed[name] is not value[name] for name in fixed) else value
+        return {name: _corrected(part) for name, part in value.items()}
     if key in _SCHEMA_LISTS and isinstance(value, list):
-        parts = [_corrected_node(part) for part in value]
-        return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-    return _corrected_node(value) if key in _SCHEMAS and isinstance(value, Mapping) else value
-
-
-def _corrected_node(node: Any) -> Any:
-    if node is True:
-        return {}
-    return _corrected(node) if isinstance(node, Mapping) else node
+        return [_corrected(part) for part in value]
+    return _corrected(value) if key in _SCHEMAS and isinstance(value, Mapping) else value
 
 
 # --- Gemini

@@ -113,20 +113,9 @@ def to_wire_name(tool: str, names: Mapping[str, str]) -> str:
 
 def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
     """Return the settings that are set, except those that require tools, and `reasoning`."""
-    chat = {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "max_tokens": settings.max_tokens,
-        "stop": list(settings.stop) or None,
-        "seed": settings.seed,
-        "top_k": settings.top_k,
-        "min_p": settings.min_p,
-        "frequency_penalty": settings.frequency_penalty,
-        "presence_penalty": settings.presence_penalty,
-        "verbosity": settings.verbosity,
-        "service_tier": settings.service_tier,
-    }
-    return {key: value for key, value in chat.items() if value is not None}
+    names = {"temperature", "top_p", "max_tokens", "seed", "top_k", "min_p", "frequency_penalty", "presence_penalty"}
+    chat = settings.model_dump(include={*names, "verbosity", "service_tier"}, exclude_none=True)
+    return {**chat, "stop": list(settings.stop)} if settings.stop else chat
 
 
 def message_to_chat(
@@ -157,14 +146,9 @@ def message_to_chat(
 
 
 def result_files_to_chat(messages: Sequence[Message], last: int, base64: Base64) -> dict[str, Any] | None:
-    """Return the user message with the files that the tools of one turn returned; None if there are none.
+    """Return the user message with the files of the turn whose last tool message is at `last`; None if there are none.
 
     The API accepts files in user messages only, and requires the results of a turn to follow its calls directly.
-
-    Args:
-        messages: the conversation.
-        last: position of a message. The result is None unless it is the last tool message of its turn.
-        base64: returns the contents of a file.
     """
     if messages[last].role != "tool" or (last + 1 < len(messages) and messages[last + 1].role == "tool"):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -113,19 +113,6 @@ _STATUS_BY_CODE = {
 """Error codes inside streams, mapped to the HTTP status of the same error outside a stream."""
 
 
-class _ErrorTraits(TypedDict, total=False):
-    """Attributes of a ModelError."""
-
-    retryable: bool
-    retry_after: float | None
-    unavailable: bool
-    permanent: bool
-    scarce: bool
-    correction: str
-    too_long: bool
-    window: int | None
-
-
 class ProviderErrors:
     """Creates the ModelErrors of one model.
 
@@ -177,16 +164,9 @@ class ProviderErrors:
         own: type[Exception] | tuple[type[Exception], ...],
         explain: Callable[[Any], ModelError | None],
     ) -> T:
-        """Await a call of an SDK and translate whatever it raises.
+        """Await a call of an SDK; raise ModelError for whatever it raises.
 
-        Args:
-            call: the awaitable.
-            own: root class of the SDK's errors, or several. SDKs also raise other errors, from bad connections and bad
-                JSON.
-            explain: translates an SDK error; returns None if it only wraps a transport error.
-
-        Raises:
-            ModelError: for every exception.
+        `explain` translates errors of the SDK's `own` root classes; None if such an error wraps one of the transport.
         """
         try:
             return await call
@@ -310,8 +290,8 @@ class ProviderErrors:
         """Return the error for a response without content."""
         return self.error("the answer is empty", retryable=True).of_type("empty_answer")
 
-    def error(self, problem: str, quoted: str = "", **kind: Unpack[_ErrorTraits]) -> ModelError:
-        """Return an error of one line: the model, the problem and the provider's own message."""
+    def error(self, problem: str, quoted: str = "", **kind: Any) -> ModelError:
+        """Return an error of one line: the model, the problem and the provider's message; `kind` as of ModelError."""
         return ModelError(self._line(problem, quoted), **kind)
 
     def refusal(self, problem: str, quoted: str = "") -> ModelRefused:

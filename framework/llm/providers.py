@@ -101,16 +101,8 @@ _VARIABLES = {provider.name: provider.variables for provider in PROVIDERS}
 
 RESERVED_FIELDS = frozenset(
     (
-        *(
-            "model",
-            "messages",
-            "input",
-            "instructions",
-            "contents",
-            "system",
-            "system_instruction",
-            "systeminstruction",
-        ),
+        *("model", "messages", "input", "instructions", "contents"),
+        *("system", "system_instruction", "systeminstruction"),
         *("tools", "tool_choice", "tool_config", "toolconfig", "functions", "function_call", "response_format"),
         *("stream", "stream_options", "n", "candidate_count", "background", "conversation", "previous_response_id"),
     )

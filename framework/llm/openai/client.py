@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from framework.llm.capabilities import Capabilities, OpenAIApi
 from framework.llm.client import Delta, ModelReply, ModelRequest, merged_deltas, whole_reply
@@ -35,6 +35,7 @@ from framework.llm.provider_client import (
     ProviderResponse,
     StreamAssembler,
     as_dict,
+    as_list,
     to_reply,
 )
 from framework.llm.provider_errors import message_in, parse_retry_after
@@ -75,38 +76,35 @@ async def ask_server(fetch: Fetch, base_url: str, model: str) -> Capabilities | 
 async def _ask_llama_cpp(fetch: Fetch, root: str, model: str, listed: Mapping[str, Any]) -> Capabilities:
     # Without `autoload`, a server of several models would load this one to answer.
     query = urlencode({"model": model, "autoload": "false"})
-    props = _object(await fetch(f"{root}/props?{query}", None))
-    window = _tokens(_object(props.get("default_generation_settings")).get("n_ctx"))
-    modalities = _object(props.get("modalities"))
+    props = as_dict(await fetch(f"{root}/props?{query}", None))
+    window = _tokens(as_dict(props.get("default_generation_settings")).get("n_ctx"))
+    modalities = as_dict(props.get("modalities"))
     return Capabilities(
         json_schema=True,
-        context_window=window or _tokens(_object(listed.get("meta")).get("n_ctx")),
+        context_window=window or _tokens(as_dict(listed.get("meta")).get("n_ctx")),
         images=_flag(modalities.get("vision")),
         audio=_flag(modalities.get("audio")),
     )
 
 
 async def _ask_lm_studio(fetch: Fetch, root: str, model: str) -> Capabilities | None:
-    for entry in _objects(_object(await fetch(f"{root}/api/v1/models", None)).get("models")):
+    for entry in _objects(as_dict(await fetch(f"{root}/api/v1/models", None)).get("models")):
         instances = _objects(entry.get("loaded_instances"))
         loaded = [each for each in instances if each.get("id") == model]
         if entry.get("key") == model or loaded:
-            config = _object((loaded or instances or [{}])[0].get("config"))
-            vision = _flag(_object(entry.get("capabilities")).get("vision"))
+            config = as_dict((loaded or instances or [{}])[0].get("config"))
+            vision = _flag(as_dict(entry.get("capabilities")).get("vision"))
             return Capabilities(json_schema=True, context_window=_tokens(config.get("context_length")), images=vision)
-    older = _object(await fetch(f"{root}/api/v0/models/{quote(model)}", None))
-    if older.get("id") != model:
-        return None
-    return Capabilities(json_schema=True, context_window=_tokens(older.get("loaded_context_length")))
+    return None
 
 
 async def _ask_ollama(fetch: Fetch, root: str, model: str) -> Capabilities | None:
-    shown = _object(await fetch(f"{root}/api/show", {"model": model}))
+    shown = as_dict(await fetch(f"{root}/api/show", {"model": model}))
     if "model_info" not in shown:
         return None
     set_window = _NUM_CTX.search(str(shown.get("parameters") or ""))
     window = _tokens(int(set_window[1])) if set_window else None
-    for entry in _objects(_object(await fetch(f"{root}/api/ps", None)).get("models")):
+    for entry in _objects(as_dict(await fetch(f"{root}/api/ps", None)).get("models")):
         if entry.get("name") in (model, f"{model}:latest"):
             window = _tokens(entry.get("context_length")) or window
     can = _texts(shown.get("capabilities"))  # empty in older versions
@@ -116,21 +114,17 @@ async def _ask_ollama(fetch: Fetch, root: str, model: str) -> Capabilities | Non
 
 def _listed(models: object, model: str) -> Mapping[str, Any]:
     """Return the entry of a model in `/v1/models`: llama.cpp serves its only model under every name."""
-    entries = _objects(_object(models).get("data"))
+    entries = _objects(as_dict(models).get("data"))
     named = [entry for entry in entries if entry.get("id") == model or model in _texts(entry.get("aliases"))]
     return (named or (entries if len(entries) == 1 else []) or [{}])[0]
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [each for each in as_list(value) if isinstance(each, dict)]
 
 
 def _texts(value: object) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [each for each in as_list(value) if isinstance(each, str)]
 
 
 def _tokens(value: object) -> int | None:
@@ -152,17 +146,6 @@ _PROBE_INTERVAL = 60.0
 """Seconds after which a server is asked again for what it did not report: it may load its model later."""
 
 
-class ChunkAssembler(Protocol):
-    """Accumulates a streamed response."""
-
-    def add_chunk(self, chunk: Any) -> Delta | None:
-        """Add a chunk; return its delta, or None if it has no content."""
-        ...
-
-
-A = TypeVar("A", bound=ChunkAssembler)
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedTools:
     """A tool list as JSON, with its name mappings."""
@@ -174,7 +157,7 @@ class EncodedTools:
     """Name in the API -> tool name."""
 
 
-class OpenAIExchange(ProviderClient, ABC, Generic[A]):
+class OpenAIExchange(ProviderClient, ABC):
     """The client of a model, except for the format of requests and responses.
 
     Args:
@@ -187,6 +170,8 @@ class OpenAIExchange(ProviderClient, ABC, Generic[A]):
     """
 
     api: OpenAIApi
+    answer_field: str
+    """The field of a response with its choices or items."""
 
     def __init__(
         self,
@@ -289,16 +274,25 @@ class OpenAIExchange(ProviderClient, ABC, Generic[A]):
         """Return the request as JSON."""
 
     @abstractmethod
+    def _assembler(self) -> Any:
+        """Return the assembler of one response, with `add_chunk` for a streamed one and `set_response` for others."""
+
+    @abstractmethod
+    def _reply(self, assembler: Any, request: ModelRequest) -> ModelReply:
+        """Return the reply of a complete response; raise ModelError if it is incomplete or failed."""
+
     def _parse_body(self, body: Any, request: ModelRequest) -> ModelReply:
         """Return the reply in a response that was not streamed; raise ModelError if there is none."""
-
-    @abstractmethod
-    def _assembler(self) -> A:
-        """Return the assembler of one streamed response."""
-
-    @abstractmethod
-    def _reply(self, assembler: A, request: ModelRequest) -> ModelReply:
-        """Return the reply of a complete response; raise ModelError if it is incomplete or failed."""
+        if isinstance(body, str):
+            raise self._errors.web_page()
+        body = as_dict(body)
+        answer = body.get(self.answer_field)
+        if not isinstance(answer, list) or (self.api == "chat" and not answer):
+            error = body.get("error")
+            raise self._body_error(error) if error else self._errors.empty_answer()
+        assembler = self._assembler()
+        assembler.set_response(body)
+        return self._reply(assembler, request)
 
     def _must_stream(self, settings: Mapping[str, Any]) -> bool:  # noqa: ARG002 - chat completions depend on them
         """Return whether the server supports these settings in streamed responses only."""
@@ -333,13 +327,10 @@ class OpenAIExchange(ProviderClient, ABC, Generic[A]):
         return self._connection
 
     def _connect(self) -> SdkConnection:
-        from framework.llm.openai.connection import AzureConnection, SdkConnection
+        from framework.llm.openai.connection import SdkConnection
 
-        path = _PATHS[self.api]
-        if self._base_url and self._azure_version:
-            deployment, version = self._info.model, self._azure_version
-            return AzureConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, deployment, version, self._headers)
-        return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, path, self._headers)
+        azure = (self._info.model, self._azure_version) if self._azure_version else None
+        return SdkConnection(self._api_key, self._base_url, SDK_TIMEOUT, _PATHS[self.api], self._headers, azure)
 
     def _sdk_errors(self) -> tuple[type[Exception], ...]:
         from openai import APIError
@@ -374,10 +365,11 @@ _FILES_FOLLOW = "The files of these results follow."
 """A message of the model between results and their files, for templates that refuse a user message after a result."""
 
 
-class OpenAIModel(OpenAIExchange[StreamAssembler]):
+class OpenAIModel(OpenAIExchange):
     """A model behind chat completions."""
 
     api = "chat"
+    answer_field = "choices"
     media_types = CHAT_MEDIA_TYPES
 
     def _tool(self, definition: ToolDefinition) -> dict[str, Any]:
@@ -440,17 +432,6 @@ class OpenAIModel(OpenAIExchange[StreamAssembler]):
 
     def _must_stream(self, settings: Mapping[str, Any]) -> bool:
         return bool(settings.get("enable_thinking"))  # Qwen's open models think in streamed replies only
-
-    def _parse_body(self, body: Any, request: ModelRequest) -> ModelReply:
-        if isinstance(body, str):
-            raise self._errors.web_page()
-        body = body if isinstance(body, dict) else {}
-        if not isinstance(body.get("choices"), list) or not body["choices"]:
-            error = body.get("error")
-            raise self._body_error(error) if error else self._errors.empty_answer()
-        assembler = self._assembler()
-        assembler.set_response(body)
-        return self._reply(assembler, request)
 
     def _assembler(self) -> StreamAssembler:
         return StreamAssembler(_FINISH_REASONS)

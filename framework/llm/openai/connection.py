@@ -9,6 +9,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -120,6 +121,7 @@ class SdkConnection:
         path: the path of the API below the base URL.
         added: headers added to each request. With some, no redirect is followed: they may contain another key, which
             the client would send to any host.
+        azure: deployment and `api-version`, for a resource of Azure OpenAI at a base URL without a path.
 
     Raises:
         ValueError: the key contains a line break or another character that is not printable.
@@ -133,12 +135,18 @@ class SdkConnection:
         timeout: float,
         path: str,
         added: Mapping[str, str] = MappingProxyType({}),
+        azure: tuple[str, str] | None = None,
     ) -> None:
         if not api_key.isprintable():
             raise ValueError("Authorization contains a line break or another character that is not printable")
+        create: Any = AsyncOpenAI
+        if azure and base_url:
+            # Azure has chat completions for each deployment; the Responses API finds it by the model in the request.
+            below = f"/openai/deployments/{quote(azure[0], safe='')}" if path == "chat/completions" else "/openai"
+            base_url, create = base_url.removesuffix("/openai") + below, partial(AsyncAzureOpenAI, api_version=azure[1])
         base_url, password = _split_password(base_url)
         # Never empty: the SDK would send the key in its own environment variable to any server.
-        self._sdk = self._create_sdk(
+        self._sdk: AsyncOpenAI = create(
             api_key=api_key or "none",
             base_url=base_url,
             max_retries=0,
@@ -150,6 +158,8 @@ class SdkConnection:
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/{path}"
         omitted = _TELEMETRY if base_url is None else (*_TELEMETRY, *_ACCOUNT)
         headers: dict[str, str | Omit] = {"User-Agent": USER_AGENT, **dict.fromkeys(omitted, omit)}
+        if azure:  # set here, so that the SDK does not send a token from its own environment variable instead
+            headers |= {"Authorization": omit, "api-key": api_key}
         if password:
             headers["Authorization"] = password
         # In the spelling of the headers above, so that each is sent once.
@@ -164,9 +174,6 @@ class SdkConnection:
         }
         if added:
             self._options["follow_redirects"] = False
-
-    def _create_sdk(self, **options: Any) -> AsyncOpenAI:
-        return AsyncOpenAI(**options)
 
     async def post(self, body: bytes) -> Any:
         """Return the response's JSON, or its text if it declares another content type.
@@ -222,42 +229,6 @@ class SdkConnection:
     async def close(self) -> None:
         """Close the connections."""
         await self._sdk.close()
-
-
-class AzureConnection(SdkConnection):
-    """A connection to a deployment of a model in Azure OpenAI. The key is sent as `api-key`.
-
-    Args:
-        api_key: key of the resource.
-        base_url: the resource's URL, such as `https://example.openai.azure.com`.
-        timeout: seconds without a byte.
-        path: the path of the API below the base URL.
-        deployment: name of the deployment.
-        version: `api-version` of each request.
-        added: headers added to each request.
-    """
-
-    def __init__(
-        self,
-        api_key: str,
-        base_url: str,
-        timeout: float,
-        path: str,
-        deployment: str,
-        version: str,
-        added: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        root = base_url.removesuffix("/openai")
-        # Azure has chat completions for each deployment; the Responses API finds it by the model in the request.
-        below = f"/openai/deployments/{quote(deployment, safe='')}" if path == "chat/completions" else "/openai"
-        self._version = version
-        super().__init__(api_key, root + below, timeout, path, added)
-        # Set here, so that the SDK does not send a token from its own environment variable instead.
-        headers: dict[str, str | Omit] = {"Authorization": omit, "api-key": api_key, **self._options["headers"]}
-        self._options["headers"] = headers
-
-    def _create_sdk(self, **options: Any) -> AsyncOpenAI:
-        return AsyncAzureOpenAI(api_version=self._version, **options)
 
 
 class _HttpClient(DefaultAioHttpClient):

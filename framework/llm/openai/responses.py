@@ -87,15 +87,7 @@ def message_to_items(
     source: str,
     base64: Base64 = missing_file,
 ) -> list[_Item]:
-    """Return a message as one or more input items.
-
-    Args:
-        message: the message.
-        names: tool -> name in the API.
-        provider: the provider of the request; reasoning of others is omitted.
-        source: the model and server of the request; reasoning of others is omitted.
-        base64: returns the contents of a file.
-    """
+    """Return a message as one or more input items; reasoning of another provider, model or server is omitted."""
     content = [item for part in message.parts if (item := _input(part, base64))] if message.parts else message.content
     if message.role == "tool":
         return [{"type": "function_call_output", "call_id": message.tool_call_id or "", "output": content}]
@@ -184,14 +176,7 @@ def _split(content: str, lengths: Sequence[int]) -> list[str]:
 def items_to_message(
     items: Iterable[Mapping[str, Any]], names: Mapping[str, str], *, provider: str, source: str
 ) -> Message:
-    """Return the output items of a response as a message. Items of other types are ignored.
-
-    Args:
-        items: the items, which are untrusted.
-        names: name in the API -> tool.
-        provider: recorded with the reasoning.
-        source: the model and server, recorded with the reasoning.
-    """
+    """Return the output items of a response, which are untrusted, as a message. Items of other types are ignored."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -332,7 +317,7 @@ class ResponsesAssembler:
                 raise self._error(event)
         return None
 
-    def set_response(self, response: Mapping[str, Any], announced: str = "") -> None:
+    def set_response(self, response: Mapping[str, Any], announced: str = "completed") -> None:
         """Set the response at its end; `announced` is the status in the name of its event."""
         self.events += 1
         self.response = dict(response)
@@ -371,10 +356,11 @@ class ResponsesAssembler:
         return (PARAGRAPH if is_next else "") + fix_surrogates(fragment)
 
 
-class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
+class ResponsesModel(OpenAIExchange):
     """A model behind the Responses API. The server keeps nothing: each request contains the conversation."""
 
     api = "responses"
+    answer_field = "output"
     media_types = RESPONSE_MEDIA_TYPES
 
     def _tool(self, definition: ToolDefinition) -> dict[str, Any]:
@@ -410,17 +396,6 @@ class ResponsesModel(OpenAIExchange[ResponsesAssembler]):
             if request.settings.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = request.settings.parallel_tool_calls
         return body
-
-    def _parse_body(self, body: Any, request: ModelRequest) -> ModelReply:
-        if isinstance(body, str):
-            raise self._errors.web_page()
-        body = body if isinstance(body, dict) else {}
-        if not isinstance(body.get("output"), list):
-            error = body.get("error")
-            raise self._body_error(error) if error else self._errors.empty_answer()
-        assembler = self._assembler()
-        assembler.set_response(body, "" if body.get("status") else "completed")
-        return self._reply(assembler, request)
 
     def _assembler(self) -> ResponsesAssembler:
         return ResponsesAssembler(self._body_error)

@@ -50,11 +50,6 @@ LM_STUDIO: Pages = {
         ]
     },
 }
-OLDER_LM_STUDIO: Pages = {
-    "/v1/models": LM_STUDIO["/v1/models"],
-    "/api/v1/models": {"error": "Unexpected endpoint or method. (GET /api/v1/models)"},
-    "/api/v0/models/m": {"id": "m", "state": "loaded", "max_context_length": 32768, "loaded_context_length": 4096},
-}
 OLLAMA: Pages = {
     "/v1/models": {"object": "list", "data": [{"id": "m:latest", "owned_by": "library"}, {"id": "x"}]},
     "/api/show": {
@@ -92,7 +87,6 @@ def found(pages: Pages, model: str = "m", base_url: str = f"{ROOT}/v1") -> Capab
             Capabilities(context_window=32768),
         ),
         (LM_STUDIO, Capabilities(context_window=4096, json_schema=True, images=True)),
-        (OLDER_LM_STUDIO, Capabilities(context_window=4096, json_schema=True)),
         (OLLAMA, Capabilities(context_window=8192, json_schema=True, tools=False, images=True)),
         (
             {**OLLAMA, "/api/ps": {"models": []}},  # not loaded yet
@@ -133,7 +127,7 @@ JUNK = st.recursive(
 
 
 @cases(100)
-@given(pages=st.dictionaries(st.sampled_from([*LLAMA_CPP, *LM_STUDIO, *OLDER_LM_STUDIO, *OLLAMA]), JUNK))
+@given(pages=st.dictionaries(st.sampled_from([*LLAMA_CPP, *LM_STUDIO, *OLLAMA]), JUNK))
 def test_answers_that_make_no_sense_say_nothing(pages: Pages) -> None:
     can = found(pages)
     assert can is None or can.context_window is None or can.context_window > 0
@@ -255,7 +249,7 @@ def test_a_server_that_says_nothing_is_used_as_before_and_not_asked_by_every_run
     results, server = runs_on(tmp_path, {}, [says(TRIP)] * 2)
 
     assert [result.data for result in results] == [{"city": "Oslo"}] * 2
-    assert server.pages_read == ["/v1/models", "/api/v1/models", "/api/v0/models/m", "/api/show"]
+    assert server.pages_read == ["/v1/models", "/api/v1/models", "/api/show"]
     assert "response_format" not in server.requests[0]
 
 
