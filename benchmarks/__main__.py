@@ -26,11 +26,9 @@ SUITE = (
     "function_calls",
     "concurrency",
     "streaming",
-    "tracing",
     "store",
     "memory",
     "reload",
-    "plugins",
     "plans",
     "tokens",
     "arguments",
@@ -39,8 +37,8 @@ SUITE = (
     "imports",
 )
 """Run if no names are given; they need nothing but Python."""
-ON_REQUEST = ("commands", "console", "scale", "row_sizes", "large", "peers", "durable")
-"""Need a browser, PostgreSQL or other frameworks, or several minutes."""
+ON_REQUEST = ("large", "peers", "durable")
+"""Need PostgreSQL or other frameworks, or several minutes."""
 LIBRARIES = ("openai", "pydantic", "aiohttp", "opentelemetry-sdk")
 
 

@@ -1,8 +1,7 @@
-"""The harness of benchmarks; each can be imported, and replacements of engine code in them fit the engine."""
+"""The harness of benchmarks; each can be imported."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,12 +13,7 @@ import pytest
 from benchmarks import report, tokens
 from benchmarks.__main__ import ON_REQUEST, SUITE, facts, main
 from benchmarks.harness import Row, Table, load, paired, promise, save
-from benchmarks.loop import LOOPER, STEPS, note, script
-from benchmarks.plots import OURS, Plot, draw
-from benchmarks.report import PAGE, between, closest, last_release, summary, tables_of
-from benchmarks.tracing import stubbed
-from framework import RunResult, Runtime
-from framework.testing import ScriptedModel
+from benchmarks.report import OURS, PAGE, Plot, between, closest, draw, last_release, summary, tables_of
 from tests.support.cases import each
 from tests.support.paths import ROOT
 
@@ -138,16 +132,3 @@ def test_missing_results_are_an_error_that_says_what_writes_them(
     with pytest.raises(SystemExit):
         command(options)
     assert "there is no file x.json: `make bench` writes" in capsys.readouterr().err
-
-
-def test_a_run_without_tracing_code_completes(tmp_path: Path) -> None:
-    (tmp_path / "looper.yaml").write_text(LOOPER, "utf-8")
-
-    async def main() -> RunResult:
-        models = {"scripted": ScriptedModel(script=script)}
-        async with Runtime.open(tmp_path / "looper.yaml", tools=[note], models=models, watch=False) as runtime:
-            with stubbed():
-                return await runtime.run("go", agent="looper")
-
-    result = asyncio.run(main())
-    assert (result.output, result.steps) == ("done", STEPS + 1)
