@@ -51,7 +51,7 @@ def initial_log_levels() -> dict[str, int]:
         "agentsd.runs",
         "agentsd.server",
         "framework.config.generations.catalog",
-        "framework.engine.work",
+        "framework.engine.procrastinate",
         "framework.server",
         "procrastinate",
         "psycopg.pool",

@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(HUB, "_Text(message, kind, [*pieces])", "_Text(message, kind, pieces)", HUB_TEST),
     Mutant(HUB, "self._readers.remove(reader)\n        self._wake()", "self._readers.remove(reader)", HUB_TEST),
     Mutant(STREAM, "if delivered.startswith(event.text):", "if False:", STREAM_TEST),
-    Mutant(STREAM, "_without_prefix(event, len(delivered)", "_without_prefix(event, 0", STREAM_TEST),
+    Mutant(STREAM, "chars = len(delivered) if", "chars = 0 if", STREAM_TEST),
     Mutant(JOURNAL, "(*self._hub.kept, *events)", "events", STREAM_TEST),
     Mutant("engine/context/run_context", "if not self.is_guarded:", "if True:", "engine/test_output_guard"),
     Mutant(

@@ -41,7 +41,7 @@ LOG_OPTION = click.option(
 _LOGGERS = (
     "framework.config.generations.catalog",
     "framework.server",
-    "framework.engine.work",
+    "framework.engine.procrastinate",
     "agentsd.runs",
     log.name,
 )

@@ -395,18 +395,20 @@ async def _execute(run: Run, executor: Executor) -> Confirmations:
 
 
 async def _answer(run: Run, executor: Executor) -> str:
-    """Return the executor's answer; raise LimitExceeded if it is cut and the agent does not accept that."""
-    output = check_output(await executor(run), run.agent.spec.executor)
+    """Return the executor's answer as valid Unicode.
+
+    Raises:
+        ConfigError: it is not a text.
+        LimitExceeded: it is cut, and the agent does not accept that.
+    """
+    output: object = await executor(run)
+    if not isinstance(output, str):
+        kind, name = type(output).__name__, run.agent.spec.executor
+        raise ConfigError(f"executor {name} returned {kind}; expected str, the answer's text")
+    output = fix_surrogates(output)
     if run.state.truncated:
         stop_if_truncated(run, output)
     return output
-
-
-def check_output(output: object, executor: str) -> str:
-    """Return an executor's output as valid Unicode; raises ConfigError if it is not a string."""
-    if not isinstance(output, str):
-        raise ConfigError(f"executor {executor} returned {type(output).__name__}; expected str, the answer's text")
-    return fix_surrogates(output)
 
 
 async def final_data(run: Run, text: str) -> Any:

@@ -20,7 +20,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from framework.store.types import CancelAccepted, RunRecord
 from framework.types.budget import BudgetUse
@@ -372,33 +372,17 @@ class TextOnce:
             return event
         if delivered.startswith(event.text):
             return None
-        return _without_prefix(event, len(delivered) if event.text.startswith(delivered) else 0)
-
-
-def _without_prefix(event: ContentReceived | Thought, chars: int) -> Event:
-    """Return the event without the first characters of its text."""
-    update: dict[str, Any] = {"text": event.text[chars:]}
-    if isinstance(event, Thought) and event.reasoning_chars is not None:
-        update["reasoning_chars"] = max(event.reasoning_chars - chars, 0)
-    return event.model_copy(update=update)
+        chars = len(delivered) if event.text.startswith(delivered) else 0
+        update: dict[str, Any] = {"text": event.text[chars:]}
+        if isinstance(event, Thought) and event.reasoning_chars is not None:
+            update["reasoning_chars"] = max(event.reasoning_chars - chars, 0)
+        return event.model_copy(update=update)
 
 
 _FLUSH_DELAY = 0.002
 """Seconds to wait for the step's own write, which then includes the events appended so far."""
 _SPAN_BATCH = 32
 """Number of finished spans that are written before the run ends."""
-
-
-class TakeSpans(Protocol):
-    """Returns the spans that have ended, each once."""
-
-    def __call__(self, least: int = 1) -> Sequence[SpanRecord]:
-        """Return the ended spans; empty if there are fewer than `least`."""
-        ...
-
-
-def _no_spans(least: int = 1) -> Sequence[SpanRecord]:  # noqa: ARG001 - the signature is TakeSpans'
-    return ()
 
 
 class Journal:
@@ -411,7 +395,7 @@ class Journal:
         hub: EventHub,
         *,
         durable: bool,
-        take_spans: TakeSpans = _no_spans,
+        take_spans: Callable[[int], Sequence[SpanRecord]] = lambda _: (),
     ) -> None:
         """Create the journal of a run.
 
@@ -420,7 +404,7 @@ class Journal:
             record: writes the run to the store; holds its lease.
             hub: receives events once they are persisted.
             durable: whether the store outlives this process.
-            take_spans: returns ended spans to persist: in batches, and the rest at the end.
+            take_spans: returns the ended spans, each once, if there are at least as many as its argument says.
         """
         self.is_closing = False
         """Whether the runtime is closing: the run stops at its next step."""
@@ -599,7 +583,7 @@ class Journal:
         least = 1 if self._is_ending or self._is_releasing else _SPAN_BATCH
         events, self._outbox = self._outbox, []
         left, self._spans = self._spans, ()
-        return self._requested, events, (*left, *self._take_spans(least=least)), self._take_uses()
+        return self._requested, events, (*left, *self._take_spans(least)), self._take_uses()
 
     async def _write(self) -> None:
         if self._failure is not None:  # the failure has been raised to the run: write nothing after it

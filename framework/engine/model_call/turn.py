@@ -228,7 +228,7 @@ def _must_call_client(run: RunContext) -> bool:
 
 def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """Return a request with the whole conversation; `instructions` go at its end and are not stored."""
-    history = last_messages(run.state.history, run.agent.spec.conversation.window)
+    history = _shown_history(run)
     conversation = (
         *preamble_messages(run),
         *_summary_messages(run),
@@ -243,6 +243,12 @@ def build_request(run: RunContext, instructions: Sequence[Message], **options: A
         )
     messages = (*conversation, *_plan_reminder(run), *instructions, *_limit_notice(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.request_cache, **options)
+
+
+def _shown_history(run: RunContext) -> Sequence[Message]:
+    """Return the earlier messages that requests contain."""
+    history = run.state.history
+    return last_messages(history, run.agent.spec.conversation.window) if history else ()
 
 
 def _with_short_result(message: Message, chars: int) -> Message:
@@ -314,7 +320,7 @@ def _kept_skills(run: RunContext) -> Iterator[Message]:
     state, skills = run.state, run.agent.skills
     if not skills.skills:
         return
-    shown = last_messages(state.history, run.agent.spec.conversation.window)
+    shown = _shown_history(run)
     earlier = (*(state.summary.skills if state.summary else ()), *skill_calls(state.history).values())
     present = {*skill_calls(shown).values(), *skills.preloaded}
     names = [name for name in dict.fromkeys(earlier) if name in skills.skills and name not in present]
@@ -329,7 +335,7 @@ def render(run: RunContext, template: str, **variables: Any) -> str:
 
 
 def _variables(run: RunContext) -> RunVariables:
-    history = last_messages(run.state.history, run.agent.spec.conversation.window)
+    history = _shown_history(run)
     http = run.services.tools().http if HTTP_TOOL in run.agent.toolset.offered else None
     parallel_calls = not run.model_caller.primary().info.single_call
     return RunVariables(run.state.messages[0].content, history, http, parallel_calls)

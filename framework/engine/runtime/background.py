@@ -37,7 +37,7 @@ class BackgroundWork:
         self._logged_errors: dict[str, str] = {}
         """Last logged error of work that failed, by name."""
 
-    def start(self, name: str, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
+    def start(self, name: str, work: Coroutine[Any, Any, object], context: Context | None = None) -> asyncio.Task[None]:
         """Start work in the background. An error is logged with `name`, but the same error in a row only once.
 
         Returns a task that ends with the work, without its error.
@@ -61,7 +61,7 @@ class BackgroundWork:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _log_errors(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _log_errors(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         try:
             await work
         except AgentsdError as error:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager, suppress
 from contextvars import Context
-from typing import Any
-from weakref import WeakValueDictionary
 
 from framework.engine.context.events import EventHub, EventReader, MessageKey, TextDelta, TextKind, read_piece
 from framework.engine.run_report import build_result
@@ -228,24 +226,18 @@ _TEXTS = (ContentReceived, Thought)
 """Number of stored events after which the event loop may do other work."""
 
 
-class _Rows(list[Mapping[str, Any]]):
-    """The stored events of a run that has ended, which its readers share while they read them."""
-
-
 class RunFollowers:
     """Follows the runs of a store for the callers of one runtime."""
 
     def __init__(self, launcher: Launcher, resumer: RunResumer) -> None:
         self._launcher, self._resumer = launcher, resumer
         self._remote_runs = RemoteRuns(launcher)
-        self._rows = WeakValueDictionary[tuple[str, int], _Rows]()
-        """The rows that readers have in hand, by run and number of the event before."""
 
     def follow(
         self, run_id: str, after: int, caller: Caller, *, through_pauses: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a run after a number; see `Runtime.follow`."""
-        follower = _Follower(self._launcher, self._resumer, self._remote_runs, self._rows, run_id, caller)
+        follower = _Follower(self._launcher, self._resumer, self._remote_runs, run_id, caller)
         return follower.events(after, through_pauses=through_pauses)
 
     async def result(self, run_id: str, caller: Caller) -> RunResult:
@@ -282,12 +274,11 @@ class _Follower:
         launcher: Launcher,
         resumer: RunResumer,
         remote_runs: RemoteRuns,
-        rows: WeakValueDictionary[tuple[str, int], _Rows],
         run_id: str,
         caller: Caller,
     ) -> None:
         self._launcher, self._resumer, self._store = launcher, resumer, launcher.store
-        self._remote_runs, self._rows = remote_runs, rows
+        self._remote_runs = remote_runs
         self._run: RemoteRun | None = None
         """The run as other processes report it, once this reader waits for events."""
         self._run_id, self._caller = run_id, caller
@@ -392,7 +383,7 @@ class _Follower:
     async def _stored(self) -> AsyncGenerator[Event, None]:
         """Yield the stored events that the caller does not have."""
         try:
-            rows = await self._load()
+            rows = await self._store.events(self._run_id, self._last)
         except StoreError:
             if self._launcher.is_closed:
                 return  # the store may be closed as well
@@ -404,16 +395,6 @@ class _Follower:
             yield self._passed(event)
             if number % _BATCH == 0:
                 await asyncio.sleep(0)
-
-    async def _load(self) -> Sequence[Mapping[str, Any]]:
-        """Return the stored events that the caller does not have; the same list for all readers of an ended run."""
-        if self._status in OPEN_STATUSES:
-            return await self._store.events(self._run_id, self._last)
-        key = (self._run_id, self._last)
-        if (shared := self._rows.get(key)) is None:
-            rows = _Rows(await self._store.events(*key))
-            shared = self._rows.setdefault(key, rows)
-        return shared
 
     def _passed(self, event: Event) -> Event:
         """Return a numbered event, which the caller now has."""

@@ -306,10 +306,6 @@ class _ActiveRun:
     journal: Journal
     state: RunState
 
-    def cancel(self) -> None:
-        """Cancel the run's task."""
-        self.stream.cancel()
-
 
 class Launcher:
     """Starts and stops the runs of this process."""
@@ -350,7 +346,7 @@ class Launcher:
         self.signals = SignalReceiver(store)
         """Signals of other processes, once it is open."""
         self._heartbeat = LeaseHeartbeat(store, self.signals)
-        self._texts = TextSender(store, self.signals, self._hub_in_progress)
+        self._texts = TextSender(store, self.signals, lambda key: self.hub(key) if key in self._running else None)
         self._ending, self._checked = BackgroundWork(), self._catalog.current
         """Ends the grants that depend on what edits have changed, and the last generation that it has checked."""
         self._catalog.subscribe(self._end_grants)
@@ -397,9 +393,6 @@ class Launcher:
             if self._closed:
                 hub.close()
         return hub
-
-    def _hub_in_progress(self, run_id: str) -> EventHub | None:
-        return self.hub(run_id) if run_id in self._running else None
 
     def _start(self, prepared: PreparedRun, reader: EventReader | None = None) -> RunStream:
         run_id, hub = prepared.state.run_id, self.hub(prepared.state.run_id)
@@ -479,7 +472,7 @@ class Launcher:
         active.journal.mark_cancelled()
         if active.journal.is_ending and self.store.durable:
             return False
-        active.cancel()
+        active.stream.cancel()
         return True
 
     def _spans(self, prepared: PreparedRun) -> Spans:
@@ -562,7 +555,7 @@ class Launcher:
 
     async def _stop(self, runs: Sequence[_ActiveRun]) -> None:
         for active in runs:
-            active.cancel()
+            active.stream.cancel()
         if runs:
             await asyncio.wait([active.stream.end() for active in runs])
 
@@ -606,24 +599,14 @@ async def _run_to_end(run: Run, route: Route | None) -> RunResult:
         with RunTrace(run, route) as trace:
             with suppress(asyncio.CancelledError):  # the state has the reason; the run still has to be saved
                 if route is not None:
-                    await _emit_route(run, route)
+                    about = {"reason": route.reason, "confidence": route.confidence, "executor": route.executor or None}
+                    await run.emit(Routed, agent=route.agent.name, digest=run.state.digest, **about)
                 pending = await run.drive()
             if run.services.journal.is_suspended and run.state.status == "running":
                 await suspend_run(run, trace)
             return await finish_run(run, pending, trace)
     finally:
         run.services.hub.close()
-
-
-async def _emit_route(run: Run, route: Route) -> None:
-    await run.emit(
-        Routed,
-        agent=route.agent.name,
-        reason=route.reason,
-        confidence=route.confidence,
-        executor=route.executor or None,
-        digest=run.state.digest,
-    )
 
 
 def _has_calls_in_progress(state: RunState) -> bool:

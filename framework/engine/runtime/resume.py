@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -406,7 +406,7 @@ class RunResumer:
             raise RunBusy(f"run {state.run_id} is already in progress in this process")
         if state.status not in ("paused", "running"):
             raise DecisionRefused(f"run {state.run_id} is {state.status}: no decision is pending")
-        expired = _expired(state.pending, self._store.now())
+        expired = {one.id: one for one in state.pending if one.has_expired(self._store.now())}
         expirations: dict[str, Decision] = dict.fromkeys(expired, EXPIRED)
         if any(confirmation.on_expiry == "cancel" for confirmation in expired.values()):
             await self._end_inactive(state, "cancelled", "cancelled", decisions=expirations)
@@ -482,7 +482,7 @@ class RunResumer:
         requested while its pause was being saved is cancelled now.
         """
         if cancel_requested:
-            self._background.start(f"run {state.run_id}", self._cancel_paused(state.run_id))
+            self._background.start(f"run {state.run_id}", self.cancel(state.run_id, RUNTIME_CALLER))
         else:
             self._set_timer(state)
 
@@ -493,9 +493,6 @@ class RunResumer:
             delay = min(expiries).timestamp() - self._store.now()
             call_later = asyncio.get_running_loop().call_later
             self._timers[state.run_id] = call_later(delay, self._continue_expired, state.run_id)
-
-    async def _cancel_paused(self, run_id: str) -> None:
-        await self.cancel(run_id, RUNTIME_CALLER)
 
     def _stop_timer(self, run_id: str) -> None:
         if timer := self._timers.pop(run_id, None):
@@ -571,8 +568,3 @@ class RunResumer:
         ending.add_done_callback(lambda _: hub.close())
         self._launcher.abandon_calls(state)
         await asyncio.shield(ending)  # if the caller is cancelled, `close` waits for the write instead
-
-
-def _expired(confirmations: Iterable[Confirmation], now: float) -> dict[str, Confirmation]:
-    """Return the confirmations whose deadline has passed at `now`, by id."""
-    return {one.id: one for one in confirmations if one.has_expired(now)}

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
 
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
@@ -58,22 +58,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-class _Opened(Protocol):
-    """An object that refers to the context manager that yielded it."""
+class _Open(AbstractAsyncContextManager["Runtime"]):
+    """Context manager whose runtime holds a reference to it."""
 
-    context: object
-
-
-R = TypeVar("R", bound=_Opened)
-
-
-class _Open(AbstractAsyncContextManager[R], Generic[R]):
-    """Context manager whose object holds a reference to it."""
-
-    def __init__(self, context: AbstractAsyncContextManager[R]) -> None:
+    def __init__(self, context: AbstractAsyncContextManager[Runtime]) -> None:
         self._context = context
 
-    async def __aenter__(self) -> R:
+    async def __aenter__(self) -> Runtime:
         opened = await self._context.__aenter__()
         opened.context = self._context
         return opened
@@ -85,16 +76,16 @@ class _Open(AbstractAsyncContextManager[R], Generic[R]):
 
 
 def hold_context(
-    context: Callable[P, AbstractAsyncContextManager[R]],
-) -> Callable[P, AbstractAsyncContextManager[R]]:
-    """Keep the context manager alive as long as the object that it yields.
+    context: Callable[P, AbstractAsyncContextManager[Runtime]],
+) -> Callable[P, AbstractAsyncContextManager[Runtime]]:
+    """Keep the context manager alive as long as the runtime that it yields.
 
     A program that calls `__aenter__` itself may drop the context manager. The garbage collector would then close the
     generator behind it while the object is in use.
     """
 
     @wraps(context)
-    def open_object(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[R]:
+    def open_object(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[Runtime]:
         return _Open(context(*args, **options))
 
     return open_object

@@ -127,11 +127,6 @@ def _meant_by(toolset: Toolset, name: str) -> Tool | None:
     return toolset.tools.get(name) or toolset.by_wire_name(name) or toolset.by_misspelt_name(name)
 
 
-def findings_as_data(error: ArgumentsError) -> list[dict[str, Any]]:
-    """Return the value of `findings` in `error.j2`: one dict per invalid field."""
-    return [{**asdict(finding), "fix": finding.fix} for finding in error.findings]
-
-
 def normalize_arguments(
     tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Agent | None
 ) -> RepairedArguments:
@@ -237,7 +232,10 @@ def evaluate_call(run: RunContext, call: ToolCall, tool: Tool, decision: Approve
     try:
         bound = bind_arguments(tool, call.arguments, run.services.base_path)
     except ToolError as error:
-        return _invalid_edit(call, error) if isinstance(decision, Edit) else _invalid_arguments(error, tool)
+        if not isinstance(decision, Edit):
+            return _invalid_arguments(error, tool)
+        why = f"invalid edit by a human: {call.invalid or error.message}"
+        return RefusedCall(ToolResult(status="error", error=why))
     if len(seen := policy_views(tool, call.arguments, bound)) > 1:
         verdict = run.policy.evaluate(tool, *seen)
     if verdict.kind == "deny":
@@ -285,12 +283,6 @@ def _confirmation(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict,
     )
 
 
-def edited_call(run: RunContext, call: ToolCall, tool: Tool, edit: Edit) -> ToolCall:
-    """Return the call with the arguments of a person's edit, in canonical form."""
-    canonical = canonical_arguments(tool, edit.arguments, run.services.base_path).arguments
-    return revalidate_call(call.model_copy(update={"arguments": canonical}))
-
-
 def invalid_call(message: str, **more: Any) -> ToolResult:
     """Return the result of a call that the model must correct."""
     metadata = {INVALID_CALL: True, "error_type": "invalid_call", **more}
@@ -299,13 +291,10 @@ def invalid_call(message: str, **more: Any) -> ToolResult:
 
 def _invalid_arguments(error: ToolError, tool: Tool) -> RefusedCall:
     if isinstance(error, ArgumentsError):
-        return RefusedCall(invalid_call(error.message, findings=findings_as_data(error)))
+        findings = [{**asdict(finding), "fix": finding.fix} for finding in error.findings]  # as error.j2 reads them
+        return RefusedCall(invalid_call(error.message, findings=findings))
     metadata = {"error_type": raised_error_type(error, tool)}
     return RefusedCall(ToolResult(status="error", error=error.message, metadata=metadata))
-
-
-def _invalid_edit(call: ToolCall, error: ToolError) -> RefusedCall:
-    return RefusedCall(ToolResult(status="error", error=f"invalid edit by a human: {call.invalid or error.message}"))
 
 
 def _denied(verdict: Verdict) -> RefusedCall:
@@ -532,7 +521,8 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
             call = await repair_call(run, call, tool)
             refused = refused_handoff(run, call, tool) if tool.source == "handoff" else None
             ruling = RefusedCall(refused) if refused else await _authorize(run, call, tool)
-            if run.agent.toolset.is_deferred(tool.name) and not _is_denied(ruling):
+            is_denied = isinstance(ruling, RefusedCall) and ruling.result.status == "denied"
+            if run.agent.toolset.is_deferred(tool.name) and not is_denied:
                 run.add_tools([tool.name])  # called by its name, without a search: the model gets its definition
             match ruling:
                 case RefusedCall(result):
@@ -545,10 +535,6 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
                     pending = await _execute(run, call, tool, bound)
         trace.set_pending(pending)
     return pending
-
-
-def _is_denied(ruling: Ruling) -> bool:
-    return isinstance(ruling, RefusedCall) and ruling.result.status == "denied"
 
 
 async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
@@ -577,7 +563,8 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
             return answer
         decision = answer
         if isinstance(decision, Edit):
-            call = edited_call(run, call, tool, decision)
+            canonical = canonical_arguments(tool, decision.arguments, run.services.base_path).arguments
+            call = revalidate_call(call.model_copy(update={"arguments": canonical}))
 
 
 async def _admit(

@@ -19,7 +19,7 @@ from enum import Enum
 from itertools import count
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from pydantic import BaseModel
 
@@ -706,7 +706,7 @@ def _replacement(hook: Extension, result: ToolResult, returned: Any) -> ToolResu
 
 async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
     """Call a hook within its timeout; raise Refused if it fails for any reason."""
-    context = replace(build_tool_context(run, call), ask_human=_reject_question, inquire=_reject_inquiry)
+    context = replace(build_tool_context(run, call), ask_human=_reject_question, inquire=_reject_question)
     try:
         if inspect.iscoroutinefunction(hook.function):
             async with asyncio.timeout(_HOOK_SECONDS):
@@ -726,11 +726,7 @@ async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: An
         raise Refused(f"hook {hook.name} failed: {type(error).__name__}") from None
 
 
-async def _reject_question(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
-    raise Refused("hooks cannot ask a human: use an `ask` rule, or ask in the tool")
-
-
-async def _reject_inquiry(inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> list[Decision]:  # noqa: ARG001 - the signature is Inquire's
+async def _reject_question(*_: object, **__: object) -> NoReturn:
     raise Refused("hooks cannot ask a human: use an `ask` rule, or ask in the tool")
 
 
