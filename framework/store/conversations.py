@@ -14,7 +14,7 @@ from framework.store.limits import delete_counters
 from framework.store.lists import owner_conditions
 from framework.store.notes import delete_notes_of
 from framework.store.processes import RunLeases, find_owner
-from framework.store.runs import exists_already, overtaken
+from framework.store.runs import overtaken
 from framework.store.schema import (
     blueprints,
     contains_text,
@@ -240,7 +240,7 @@ def insert_fork(connection: sa.Connection, fork: Conversation, now: float, ttl: 
     insert = insert_into(conversations, connection.dialect.name).values(row)
     added = insert.on_conflict_do_nothing(index_elements=["id"]).returning(conversations.c.id)
     if connection.execute(added).one_or_none() is None:
-        raise exists_already(fork)
+        raise ConversationBusy(f"conversation {fork.id!r} exists already: choose another id for the fork")
     return key
 
 

@@ -39,8 +39,8 @@ from framework.store.types import (
     QueueSize,
     RunInfo,
     RunQuery,
-    unknown_position,
 )
+from framework.types.errors import RequestError
 from framework.types.fleet import Backlog, HandedOnRun, WaitingRuns
 from framework.types.report import Status
 from framework.types.state import EXPIRED, Rating
@@ -67,7 +67,8 @@ def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, 
         position = sa.select(runs.c.no).where(runs.c.id == to_sql_text(query.before), *owner_conditions(query))
         number = connection.execute(position).scalar_one_or_none()
         if number is None:
-            raise unknown_position(query.before)
+            problem = f"before: this list has no run {query.before!r}; start again without it"
+            raise RequestError(problem, param="before")
         select = select.where(runs.c.no < number)
     if query.orphaned:
         orphans = _find_orphans(connection, database, leases)

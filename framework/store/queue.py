@@ -208,38 +208,6 @@ IDEMPOTENCY_SECONDS = 24 * 3600.0
 """How long an idempotency key is valid after its time. Longer ones have a later time than their request."""
 
 
-def check_queue(request: RunRequest, open_run: str | None, waiting: int) -> None:
-    """Check whether a request may wait in the queue of its conversation.
-
-    Args:
-        request: the request.
-        open_run: the open run of the conversation, if any.
-        waiting: number of runs of the conversation that wait.
-
-    Raises:
-        ConversationBusy: the request would have to wait, and `queue` is not set.
-        QueueFull: too many runs wait.
-    """
-    if not request.queue and (open_run or waiting):
-        reason = f"run {open_run} is open" if open_run else f"{waiting} of its runs wait"
-        advice = "set `queue`, and the message waits for its turn"
-        raise ConversationBusy(
-            f"conversation {request.conversation_id!r} is busy: {reason}; {advice}", run_id=open_run or ""
-        )
-    if waiting >= MAX_WAITING_RUNS:
-        raise QueueFull(
-            f"conversation {request.conversation_id!r} has {waiting} waiting runs, the maximum: wait for one to start"
-        )
-
-
-def check_same_request(idempotency: IdempotencyKey, digest: str) -> None:
-    """Raise IdempotencyConflict unless the stored request with this key has the same digest."""
-    if idempotency.digest != digest:
-        raise IdempotencyConflict(
-            "the idempotency key was used for a different request in the last 24 hours: use a new key for a new request"
-        )
-
-
 def next_rank(connection: sa.Connection, tenant: str | None, priority: int) -> float:
     """Return the rank of a run that is added now, by indexes. Runs without a tenant are ranked as those of one."""
     same = sa.select(runs.c.rank).where(has_status("queued"), runs.c.priority == priority)
@@ -272,7 +240,13 @@ def insert_queued(
         delete_expired(connection, now, key)
         open_run = _lock_conversation(connection, key, request, now)
         waiting = connection.execute(sa.select(sa.func.count()).where(is_waiting(key))).scalar_one()
-        check_queue(request, open_run, waiting)
+        if not request.queue and (open_run or waiting):
+            reason = f"run {open_run} is open" if open_run else f"{waiting} of its runs wait"
+            problem = f"conversation {request.conversation_id!r} is busy: {reason}"
+            raise ConversationBusy(f"{problem}; set `queue`, and the message waits for its turn", run_id=open_run or "")
+        if waiting >= MAX_WAITING_RUNS:
+            problem = f"conversation {request.conversation_id!r} has {waiting} waiting runs, the maximum"
+            raise QueueFull(f"{problem}: wait for one to start")
         is_ready = open_run is None and not waiting
     queue = to_sql_text(request.queue_name)
     columns: dict[str, Any] = {"conversation_id": key, "priority": request.priority, "queue": queue, "ready": is_ready}
@@ -309,7 +283,9 @@ def insert_key(connection: sa.Connection, idempotency: IdempotencyKey, run_id: s
     if connection.execute(upsert.returning(columns.run_id)).one_or_none() is not None:
         return run_id
     earlier = connection.execute(sa.select(columns.digest, columns.run_id).where(columns.key == key)).one()
-    check_same_request(idempotency, earlier.digest)
+    if earlier.digest != idempotency.digest:
+        problem = "the idempotency key was used for a different request in the last 24 hours"
+        raise IdempotencyConflict(f"{problem}: use a new key for a new request")
     return str(earlier.run_id)
 
 

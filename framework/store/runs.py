@@ -230,9 +230,7 @@ def _appended(path: str, kind: RowKind, written: list[BaseModel], now: Sequence[
 
 
 def _json(model: BaseModel, **options: Any) -> str:
-    """Return `model.model_dump_json(exclude_defaults=True)`, which itself takes as long as the serializer it calls."""
-    text: bytes = type(model).__pydantic_serializer__.to_json(model, exclude_defaults=True, **options)
-    return text.decode()
+    return model.model_dump_json(exclude_defaults=True, **options)
 
 
 MAX_PACKED_CHARS = 2_000_000
@@ -290,13 +288,16 @@ def pack(
     tables[2] += last_spans
     if not any(tables) or sum(len(found[-1]) for rows in tables for found in rows) > MAX_PACKED_CHARS:
         return False
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
-    contents = orjson.dumps(dict(zip(("parts", "events", "spans"), tables, strict=True)))
-    body = compressor.compress(contents) + compressor.flush()
+    body = _compressed(dict(zip(("parts", "events", "spans"), tables, strict=True)))
     for delete in _DELETE if has_rows else ():
         connection.execute(delete, run)
     connection.execute(_INSERT_PACKED, {"run_id": run_id, "body": body})
     return True
+
+
+def _compressed(tables: Mapping[str, Any]) -> bytes:
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
+    return compressor.compress(orjson.dumps(tables)) + compressor.flush()
 
 
 def add_spans(connection: sa.Connection, run_id: str, spans_of_run: Sequence[SpanRecord]) -> None:
@@ -315,9 +316,7 @@ def add_spans(connection: sa.Connection, run_id: str, spans_of_run: Sequence[Spa
         return
     tables: dict[str, Any] = orjson.loads(zlib.decompress(body))
     tables["spans"].append([text])
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
-    body = compressor.compress(orjson.dumps(tables)) + compressor.flush()
-    connection.execute(sa.update(packed).where(packed.c.run_id == run_id).values(body=body))
+    connection.execute(sa.update(packed).where(packed.c.run_id == run_id).values(body=_compressed(tables)))
 
 
 def load_packed(connection: sa.Connection, run_id: str) -> PackedRun | None:
@@ -639,11 +638,6 @@ def _load_packed(connection: sa.Connection, run_id: str) -> PackedRun:
         return packed
     _check_exists(connection, run_id)
     return PackedRun((), (), ())
-
-
-def exists_already(conversation: Conversation) -> ConversationBusy:
-    """Return the error of a fork whose id another conversation of its owner has."""
-    return ConversationBusy(f"conversation {conversation.id!r} exists already: choose another id for the fork")
 
 
 def overtaken(conversation: Conversation) -> ConversationBusy:

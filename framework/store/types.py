@@ -44,11 +44,6 @@ class ConversationCursor:
         raise RequestError("cursor: not a cursor of this list; start again without it", param="cursor")
 
 
-def unknown_position(run_id: str) -> RequestError:
-    """Return the error for a list of runs that starts at a run which is not in it."""
-    return RequestError(f"before: this list has no run {run_id!r}; start again without it", param="before")
-
-
 SEARCHED_CONVERSATIONS = 10_000
 """Number of conversations in which texts are looked up. It bounds the time: titles have no index."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, tzinfo
 from math import floor
@@ -202,27 +202,6 @@ class UsageReport:
     """New versions of the configuration, by their first run in the period."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageData:
-    """What a store counts for a report."""
-
-    steps: Sequence[Cell]
-    """By number of the step, `PREVIOUS` included."""
-    groups: Sequence[Cell]
-    step_latency: Mapping[Any, Latency]
-    """By number of the step."""
-    periods: Mapping[Any, Latency]
-    """By whether a run belongs to the period before."""
-    group_latency: Mapping[Any, Latency]
-    first_uses: Sequence[FirstUse]
-    """Of the period and the one before."""
-
-
-def nearest_ranks(count: int) -> tuple[int, int]:
-    """Return the ranks, from 1, of the 50th and the 95th percentile of this many sorted values."""
-    return (count + 1) // 2, (95 * count + 99) // 100
-
-
 def figures_by_group(cells: Iterable[Cell], latency: Mapping[Any, Latency]) -> dict[Any, Figures]:
     """Add cells up to the figures of each group."""
     counts: dict[Any, Counts] = {}
@@ -238,49 +217,6 @@ def figures_by_group(cells: Iterable[Cell], latency: Mapping[Any, Latency]) -> d
             reasons[cell.finish_reason] = reasons.get(cell.finish_reason, 0) + runs
     none = Latency()
     return {group: Figures(counts[group], statuses[group], errors[group], latency.get(group, none)) for group in counts}
-
-
-def charted_groups(groups: Iterable[Cell]) -> list[str | None]:
-    """Return the groups that get figures over time."""
-    found = figures_by_group(groups, {})
-    most = sorted(found, key=lambda key: (-found[key].counts.tokens, -found[key].counts.runs, key or ""))
-    return most[:CHARTED_GROUPS]
-
-
-def usage_report(period: Period, by: Grouping, data: UsageData, charted: Iterable[Cell]) -> UsageReport:
-    """Return the report of what a store counted. `charted`: cells of `charted_groups` by (value, step)."""
-    none = Figures()
-    by_period = figures_by_group((replace(cell, group=cell.group == PREVIOUS) for cell in data.steps), data.periods)
-    by_step = figures_by_group(data.steps, data.step_latency)
-    groups = _groups(period, by, data, figures_by_group(charted, {}))
-    return UsageReport(
-        total=by_period.get(False, none),
-        previous=by_period.get(True, none),
-        steps=tuple((start, by_step.get(number, none)) for number, start in period.starts),
-        groups=tuple(groups[:MAX_GROUPS]),
-        more_groups=max(0, len(groups) - MAX_GROUPS),
-        generations=tuple(_new_versions(period, data.first_uses)),
-    )
-
-
-def _groups(period: Period, by: Grouping, data: UsageData, over_time: Mapping[Any, Figures]) -> list[UsageGroup]:
-    """Return all groups, sorted. `over_time`: figures by group and number of the step."""
-    none, charted = Figures(), {key for key, _ in over_time}
-    by_digest = {use.digest: use.generation for use in data.first_uses} if by == "generation" else {}
-    found = figures_by_group(data.groups, data.group_latency)
-
-    def group(key: str | None) -> UsageGroup:
-        steps = tuple(over_time.get((key, number), none) for number, _ in period.starts)
-        return UsageGroup(key, found[key], by_digest.get(key or ""), steps if key in charted else None)
-
-    return [group(key) for key in sorted(found, key=lambda key: (-found[key].counts.runs, key or ""))]
-
-
-def _new_versions(period: Period, uses: Sequence[FirstUse]) -> Iterator[FirstUse]:
-    """Yield the versions that came into use in the period, in order. The first run of all starts no new version."""
-    for use in sorted(uses, key=lambda use: (use.at, use.digest))[1:]:
-        if use.at >= period.since:
-            yield use
 
 
 _GROUPS = {
@@ -307,20 +243,35 @@ def select_usage(connection: sa.Connection, query: RunQuery, by: Grouping, perio
     dialect = connection.dialect.name
     whole, source = _runs(dialect), _source(by, dialect)
     both = [*conditions(replace(query, since=period.previous_since, until=period.until), dialect)]
-    current = [*both, runs.c.created_at >= period.since]
-    step = _step(period, dialect)
-    data = UsageData(
-        steps=list(_cells(connection, whole, both, sa.case((_is_past(period), PREVIOUS), else_=step))),
-        groups=list(_cells(connection, source, current, source.group)),
-        step_latency=_latency(connection, whole, current, step),
-        periods=_latency(connection, whole, both, _is_past(period)),
-        group_latency=_latency(connection, source, current, source.group),
-        first_uses=_first_uses(connection, both),
+    current, step, is_past = [*both, runs.c.created_at >= period.since], _step(period, dialect), _is_past(period)
+    cells = [*_cells(connection, whole, both, sa.case((is_past, PREVIOUS), else_=step))]
+    of_periods = (replace(cell, group=cell.group == PREVIOUS) for cell in cells)
+    by_period = figures_by_group(of_periods, _latency(connection, whole, both, is_past))
+    by_step = figures_by_group(cells, _latency(connection, whole, current, step))
+    group_latency = _latency(connection, source, current, source.group)
+    found = figures_by_group(_cells(connection, source, current, source.group), group_latency)
+    most = sorted(found, key=lambda key: (-found[key].counts.tokens, -found[key].counts.runs, key or ""))
+    charted, over_time = most[:CHARTED_GROUPS], dict[Any, Figures]()
+    if charted:
+        of_charted = [*current, _is_one_of(source.group, charted)]
+        over_time = figures_by_group(_cells(connection, source, of_charted, source.group, step), {})
+    uses, none = _first_uses(connection, both), Figures()
+    generations = {use.digest: use.generation for use in uses} if by == "generation" else {}
+
+    def group(key: str | None) -> UsageGroup:
+        steps = tuple(over_time.get((key, number), none) for number, _ in period.starts)
+        return UsageGroup(key, found[key], generations.get(key or ""), steps if key in charted else None)
+
+    groups = [group(key) for key in sorted(found, key=lambda key: (-found[key].counts.runs, key or ""))]
+    in_order = sorted(uses, key=lambda use: (use.at, use.digest))
+    return UsageReport(
+        total=by_period.get(False, none),
+        previous=by_period.get(True, none),
+        steps=tuple((start, by_step.get(number, none)) for number, start in period.starts),
+        groups=tuple(groups[:MAX_GROUPS]),
+        more_groups=max(0, len(groups) - MAX_GROUPS),
+        generations=tuple(use for use in in_order[1:] if use.at >= period.since),  # the first of all is no new version
     )
-    charted = charted_groups(data.groups)
-    of_charted = _is_one_of(source.group, charted)
-    over_time = _cells(connection, source, [*current, of_charted], source.group, step) if charted else ()
-    return usage_report(period, by, data, over_time)
 
 
 def _runs(dialect: str) -> _Source:
@@ -418,7 +369,7 @@ def _latency(
     rank = sa.func.row_number().over(partition_by=one.c.grp, order_by=one.c.ms).label("rank")
     number = sa.func.count().over(partition_by=one.c.grp).label("number")
     ranked = sa.select(one.c.grp, one.c.ms, rank, number).subquery()
-    p50, p95 = (ranked.c.number + 1) // 2, (ranked.c.number * 95 + 99) // 100
+    p50, p95 = _nearest_ranks(ranked.c.number)
     found: dict[Any, dict[int, float]] = {}
     numbers: dict[Any, int] = {}
     for key, ms, place, count in connection.execute(
@@ -426,7 +377,12 @@ def _latency(
     ):
         found.setdefault(key, {})[place] = float(ms)
         numbers[key] = count
-    return {key: Latency(*(found[key][rank] for rank in nearest_ranks(count))) for key, count in numbers.items()}
+    return {key: Latency(*(found[key][rank] for rank in _nearest_ranks(count))) for key, count in numbers.items()}
+
+
+def _nearest_ranks(count: Any) -> tuple[Any, Any]:
+    """Return the ranks, from 1, of the 50th and the 95th percentile of this many sorted values."""
+    return (count + 1) // 2, (95 * count + 99) // 100
 
 
 def _first_uses(connection: sa.Connection, where: list[sa.ColumnElement[bool]]) -> list[FirstUse]:
