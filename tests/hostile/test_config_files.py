@@ -51,6 +51,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Pa
         yield server, root
 
 
+def files_below(folder: Path) -> dict[Path, bytes]:
+    """Return all files but those of the store, which the server writes at any time."""
+    found = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("state.db"))
+    return {file: file.read_bytes() for file in found}
+
+
 PATHS = [
     "../outside/one.yaml",
     "agents.d/../../outside/one.yaml",
@@ -101,13 +107,13 @@ def test_llm02_only_files_of_the_project_are_read(world: tuple[Served, Path], pa
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:30])
 def test_asi05_only_files_of_the_project_are_written(world: tuple[Served, Path], path: str) -> None:
     server, root = world
-    everything = {file: file.read_bytes() for file in root.parent.rglob("*") if file.is_file()}
+    everything = files_below(root.parent)
     for condition in ({"if-none-match": "*"}, {"if-match": '"0000000000000000"'}):
         address = f"{FILES}/{quote(path, safe='/%~')}"
         response = server.request("PUT", address, json={"text": agent("evil", model="offline")}, headers=condition)
         assert response.status_code in {400, 403, 404, 405, 409, 412}, response.text
         assert SECRET not in response.text
-    after = {file: file.read_bytes() for file in root.parent.rglob("*") if file.is_file()}
+    after = files_below(root.parent)
     assert after == everything
     assert server.get("/agent/config")["generation"] == 1
 
