@@ -240,14 +240,16 @@ def test_no_module_has_a_catch_all_name() -> None:
     assert not {path.stem for path in MODULES} & {"utils", "util", "helpers", "common", "misc", "base"}
 
 
-CONVENTIONAL = {"log", "T", "command", "COMMANDS", "main"}
-"""Names with a conventional meaning in each module: loggers, type variables, commands and entry points."""
+CONVENTIONAL = {"log", "T", "command", "COMMANDS", "main", "routes"}
+"""Names with a conventional meaning in each module: loggers, type variables, commands, entry points and routes."""
 
 
 def public_names(tree: ast.Module) -> Iterator[str]:
     """Yield the public names that a module defines at its top level."""
     for node in tree.body:
         match node:
+            case ast.AsyncFunctionDef(decorator_list=[ast.Call(func=ast.Attribute(value=ast.Name()))]):
+                names = []  # the handler of a route, whose name is the id of the operation
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names = [name]
             case ast.Assign(targets=targets):

@@ -69,7 +69,7 @@ async def serve_shop(
         stored = len(await runtime.store.runs())
         async with housekeeping(runtime, metrics):
             with socket.create_server(("127.0.0.1", port)) as bound:
-                server = _Server(create_app(runtime, feed, metrics, None, streams))
+                server = _Server(create_app(runtime, metrics, feed=feed, streams=streams))
                 task = asyncio.create_task(server.serve([bound]))
                 try:
                     yield ShopServer(f"http://127.0.0.1:{bound.getsockname()[1]}", runtime, folder, stored)

@@ -88,7 +88,7 @@ async def _document() -> Document:
         file.write_text(_AGENT, "utf-8")
         async with Runtime.open(file, watch=False) as runtime:
             app = FastAPI(openapi_url=None)
-            app.include_router(router(runtime, guarded=False))
+            app.router.routes.extend(router(runtime, guarded=False).routes)
             async with AsyncClient(transport=ASGITransport(app), base_url="http://agentsd") as client:
                 response = await client.get("/agent/openapi.json")
                 found: Document = response.raise_for_status().json()

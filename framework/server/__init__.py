@@ -4,7 +4,7 @@ In reading order; each module imports only from those below it:
 
     process           `agentsd serve`: runs a runtime and its HTTP server until a signal stops them.
     console           `/` and `/console/…`: the web page for people, from the static files of `framework/console`.
-    routes            The router with all routes of a runtime, and the routes of AG-UI, MCP and A2A.
+    routes            The router with all routes of a runtime, those of AG-UI, MCP and A2A, and `/openapi.json`.
     operations_api    `/health`, `/ready`, `/metrics`, and what a server tells of itself: identity, processes, events.
     agui              `/agui`: runs of agents for user interfaces that speak AG-UI.
     agui_events       Events of a run as events of AG-UI.
@@ -21,11 +21,10 @@ In reading order; each module imports only from those below it:
     openai            `/v1`: agents as models for OpenAI's clients.
     run_schemas       The bodies of requests and answers about runs and conversations.
     agents_api        `/agents`: the agents that are available, and what each of them may do.
-    run_service       Starts, follows, continues and cancels runs for an identity, of its own data only.
     files_api         `/config`: the live configuration, its history, the files of the project, and edits.
-    event_stream      Server-sent events: heartbeats, clients that leave or do not read, the events of the project.
     request_handling  Applies to every route: access, limits, strict JSON, paging, errors, metrics, repeated requests.
-    openapi           `/openapi.json`, which describes the routes with examples.
+    run_service       Starts, follows, continues and cancels runs for an identity, of its own data only.
+    event_stream      Server-sent events: heartbeats, clients that leave or do not read, the events of the project.
     schemas           Bodies of the routes, which the command line reads, too.
     identity          Who sends a request: key, tenant, user, agents, roles; and the limits of each key.
     startup           Starts and stops a server, worker or connection over stdio, and the work beside requests.

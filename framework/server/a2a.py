@@ -43,6 +43,7 @@ from framework.server.errors import AccessDenied, client_message
 from framework.server.event_stream import AppResponse
 from framework.server.identity import ROUTER_NAME, Identity, agent_for, agent_named, identity_of, require
 from framework.server.protocol_texts import confirmations_text, pages_of, progress_text, reason_text, run_url
+from framework.server.request_handling import ServerState
 from framework.server.run_service import OwnedRun, RunService, count_runs_for, list_runs_for, load_run_info_for
 from framework.store.pushes import DuePush
 from framework.store.types import RunQuery
@@ -93,8 +94,8 @@ _HOW = (
 class A2aApp:
     """Answers the requests of A2A clients."""
 
-    def __init__(self, service: RunService) -> None:
-        self._service = service
+    def __init__(self, state: ServerState) -> None:
+        self._service = service = state.service
         # The SDK logs what clients send, and each mistake with its traceback. Failures of ours are logged below.
         logging.getLogger("a2a").setLevel(logging.CRITICAL)
         handler, contexts = TaskHandler(service), _Contexts()

@@ -8,12 +8,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from framework.config.agents.compile import Agent, template_names
-from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.generations.history import AgentRevision, FileChange, Trigger, agent_revisions
 from framework.config.templates.prompt_check import NO_RUN
@@ -24,11 +23,17 @@ from framework.engine.routing import default_route
 from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, render_prompt
 from framework.engine.runtime.project import AgentSummary, summarize_agents
 from framework.engine.runtime.request import checked_inputs
-from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.suggestions import AgentSuggestions, suggest
-from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import error_responses
-from framework.server.request_handling import Cursor, OptionalSize, json_response, page_of
+from framework.server.identity import Identity, Reader
+from framework.server.request_handling import (
+    Cursor,
+    OptionalSize,
+    ServedRuntime,
+    api_router,
+    error_responses,
+    json_response,
+    page_of,
+)
 from framework.server.run_service import decided_calls_for
 from framework.server.schemas import ResponseModel, redact_changes, redact_problems
 from framework.types.errors import AgentBroken, AgentNotFound, RequestError
@@ -272,104 +277,84 @@ def _file_keys() -> dict[str, str]:
     return {".".join(path): ".".join(map(str, own)) for path, own in written.items() if own != path}
 
 
-def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add the routes below `/agents` of a runtime. Bodies are built in threads: templates and files may be large."""
-    catalog = runtime.catalog
-
-    @routes.get("/agents", response_model=AgentList, dependencies=[requires("read")])
-    async def list_agents(request: Request, cursor: Cursor = None, limit: OptionalSize = None) -> object:
-        """List the available agents, sorted by name."""
-        generation, identity = catalog.current, identity_of(request)
-        visible = [agent for agent in summarize_agents(generation) if identity.may_use(agent.name)]
-        page, following = page_of(visible, cursor, limit, lambda agent: agent.name)
-        return json_response(AgentList(generation=generation.number, agents=tuple(page), next=following))
-
-    @routes.get(
-        "/agents/{name}",
-        response_model=AgentDetail,
-        dependencies=[requires("read")],
-        responses=error_responses(404),
-    )
-    async def show_agent(
-        request: Request,
-        name: str,
-        locale: Annotated[str | None, Query(max_length=35, description="Language of the rendered prompt.")] = None,
-    ) -> object:
-        """Return what an agent may do, its inputs, its prompt, and the problems of its files."""
-        generation = catalog.current
-        found = _visible_agent(generation, name, identity_of(request))
-        return await asyncio.to_thread(lambda: json_response(AgentDetail.of(found, generation, locale)))
-
-    _add_prompt_route(routes, catalog)
-    _add_history_route(routes, catalog)
-    _add_suggestions_route(routes, runtime)
+routes = api_router("configuration")
+"""Bodies are built in threads: templates and files may be large."""
 
 
-def _add_prompt_route(routes: APIRouter, catalog: Catalog) -> None:
-    @routes.post(
-        "/agents/{name}/prompt",
-        response_model=AgentPrompt,
-        dependencies=[requires("read")],
-        responses=error_responses(404, 413),
-    )
-    async def render_prompt(request: Request, name: str, sample: PromptSample) -> object:
-        """Render the system prompt of an agent with sample inputs. No model is called."""
-        generation = catalog.current
-        found = _visible_agent(generation, name, identity_of(request))
-
-        def rendered() -> Response:
-            inputs = checked_inputs(found, sample.inputs)
-            return json_response(AgentPrompt.of(found, generation, sample.locale, inputs))
-
-        return await asyncio.to_thread(rendered)
+@routes.get("/agents", response_model=AgentList)
+async def list_agents(
+    identity: Reader, runtime: ServedRuntime, cursor: Cursor = None, limit: OptionalSize = None
+) -> object:
+    """List the available agents, sorted by name."""
+    generation = runtime.catalog.current
+    visible = [agent for agent in summarize_agents(generation) if identity.may_use(agent.name)]
+    page, following = page_of(visible, cursor, limit, lambda agent: agent.name)
+    return json_response(AgentList(generation=generation.number, agents=tuple(page), next=following))
 
 
-def _add_history_route(routes: APIRouter, catalog: Catalog) -> None:
-    @routes.get(
-        "/agents/{name}/history",
-        response_model=AgentHistory,
-        dependencies=[requires("read")],
-        responses=error_responses(404),
-    )
-    async def list_agent_versions(
-        request: Request, name: str, cursor: Cursor = None, limit: OptionalSize = None
-    ) -> object:
-        """List the generations in the history that changed an agent, the latest first, with its files' texts."""
-        _visible_agent(catalog.current, name, identity_of(request))
-        entries = tuple(catalog.history)
-
-        def compared() -> Response:
-            revisions = [*agent_revisions(entries, name)][::-1]
-            versions = [AgentVersion.of(one, live=one is revisions[0]) for one in revisions]
-            page, following = page_of(versions, cursor, limit, lambda version: str(version.generation))
-            return json_response(AgentHistory(agent=name, versions=tuple(page), next=following))
-
-        return await asyncio.to_thread(compared)
+@routes.get("/agents/{name}", response_model=AgentDetail, responses=error_responses(404))
+async def show_agent(
+    identity: Reader,
+    runtime: ServedRuntime,
+    name: str,
+    locale: Annotated[str | None, Query(max_length=35, description="Language of the rendered prompt.")] = None,
+) -> object:
+    """Return what an agent may do, its inputs, its prompt, and the problems of its files."""
+    generation = runtime.catalog.current
+    found = _visible_agent(generation, name, identity)
+    return await asyncio.to_thread(lambda: json_response(AgentDetail.of(found, generation, locale)))
 
 
-def _add_suggestions_route(routes: APIRouter, runtime: Runtime) -> None:
-    @routes.get(
-        "/agents/{name}/suggestions",
-        response_model=AgentSuggestions,
-        dependencies=[requires("read")],
-        responses=error_responses(404),
-    )
-    async def suggest_rules(
-        request: Request,
-        name: str,
-        days: Annotated[int, Query(ge=1, le=3650, description="How old the runs may be, in days.")] = 30,
-    ) -> object:
-        """Compare the rules of an agent with what people decided about its calls, and suggest edits of its file."""
-        generation, identity = runtime.catalog.current, identity_of(request)
-        found = _visible_agent(generation, name, identity)
-        own, everyone = await decided_calls_for(runtime, identity, days * 86_400.0)
+@routes.post(
+    "/agents/{name}/prompt", name="render_prompt", response_model=AgentPrompt, responses=error_responses(404, 413)
+)
+async def render_sample(identity: Reader, runtime: ServedRuntime, name: str, sample: PromptSample) -> object:
+    """Render the system prompt of an agent with sample inputs. No model is called."""
+    generation = runtime.catalog.current
+    found = _visible_agent(generation, name, identity)
 
-        def suggested() -> Response:
-            base = (runtime.root / generation.settings.tools.base_path).resolve()
-            done = suggest(found, generation, own, everyone, base)
-            return json_response(done.found.model_copy(update={"diff": redact(done.found.diff)}))
+    def rendered() -> Response:
+        inputs = checked_inputs(found, sample.inputs)
+        return json_response(AgentPrompt.of(found, generation, sample.locale, inputs))
 
-        return await asyncio.to_thread(suggested)
+    return await asyncio.to_thread(rendered)
+
+
+@routes.get("/agents/{name}/history", response_model=AgentHistory, responses=error_responses(404))
+async def list_agent_versions(
+    identity: Reader, runtime: ServedRuntime, name: str, cursor: Cursor = None, limit: OptionalSize = None
+) -> object:
+    """List the generations in the history that changed an agent, the latest first, with its files' texts."""
+    _visible_agent(runtime.catalog.current, name, identity)
+    entries = tuple(runtime.catalog.history)
+
+    def compared() -> Response:
+        revisions = [*agent_revisions(entries, name)][::-1]
+        versions = [AgentVersion.of(one, live=one is revisions[0]) for one in revisions]
+        page, following = page_of(versions, cursor, limit, lambda version: str(version.generation))
+        return json_response(AgentHistory(agent=name, versions=tuple(page), next=following))
+
+    return await asyncio.to_thread(compared)
+
+
+@routes.get("/agents/{name}/suggestions", response_model=AgentSuggestions, responses=error_responses(404))
+async def suggest_rules(
+    identity: Reader,
+    runtime: ServedRuntime,
+    name: str,
+    days: Annotated[int, Query(ge=1, le=3650, description="How old the runs may be, in days.")] = 30,
+) -> object:
+    """Compare the rules of an agent with what people decided about its calls, and suggest edits of its file."""
+    generation = runtime.catalog.current
+    found = _visible_agent(generation, name, identity)
+    own, everyone = await decided_calls_for(runtime, identity, days * 86_400.0)
+
+    def suggested() -> Response:
+        base = (runtime.root / generation.settings.tools.base_path).resolve()
+        done = suggest(found, generation, own, everyone, base)
+        return json_response(done.found.model_copy(update={"diff": redact(done.found.diff)}))
+
+    return await asyncio.to_thread(suggested)
 
 
 def _visible_agent(generation: Generation, name: str, identity: Identity) -> Agent:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, ConfigError, ConversationBusy, RequestError, StoreError
 from framework.types.problem import Problem
 from framework.types.redact import redact, redact_problem
 from framework.types.report import ErrorInfo
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 log = logging.getLogger(__name__)
 
@@ -275,6 +279,12 @@ def status_error_body(status: int, message: str) -> dict[str, Any]:
         message = _NO_ROUTE[status]
     codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
     return _body(status, codes.get(status, "error"), message, None)
+
+
+def internal_error_body(error: Exception, request: Request) -> dict[str, Any]:
+    """Log an unexpected error, and return the response body for it."""
+    log.error("%s %s failed: %s", request.method, request.url.path, safe_traceback(error))
+    return status_error_body(500, "internal error; see the log of the server")
 
 
 def _body(status: int, code: str, message: str, param: str | None) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from framework.server.errors import error_body
+from framework.server.errors import error_body, internal_error_body
 from framework.server.identity import is_current
-from framework.server.request_handling import internal_error_body
 from framework.server.schemas import redact_changes, redact_problems
 from framework.types.errors import AgentsdError
 from framework.types.events import ConfigRejected, ConfigReloaded, wire

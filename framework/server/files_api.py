@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,7 +31,6 @@ from framework.config.snapshot import (
     source_digest,
 )
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
-from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import (
     EditConflict,
     EditDisabled,
@@ -41,15 +40,20 @@ from framework.server.errors import (
     NotUsable,
     PreconditionRequired,
 )
-from framework.server.identity import identity_of, requires
-from framework.server.openapi import error_responses
+from framework.server.identity import ProjectAdmin, requires
 from framework.server.request_handling import (
     Cursor,
     IdempotencyHeader,
-    KeyedResponses,
+    Keyed,
+    MessageRoute,
     OptionalSize,
+    ServedRuntime,
+    ServerState,
+    api_router,
+    error_responses,
     json_response,
     page_of,
+    shared,
 )
 from framework.server.schemas import (
     CheckedConfig,
@@ -471,35 +475,6 @@ _MATCH = "ETag of the version that the edit replaces."
 _NONE_MATCH = "`*` creates the file."
 
 
-def add_file_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/config/files`, `/config/schema` and `/config/check` of a runtime."""
-    catalog = runtime.catalog
-    _add_edit_routes(routes, catalog, FileEdits(catalog, watched=runtime.watcher is not None))
-
-    @routes.get("/config/files", response_model=FileList, dependencies=[requires("read", all_agents=True)])
-    async def list_files(cursor: Cursor = None, limit: OptionalSize = None) -> object:
-        """List the files of the project, with their state and the agents that use them."""
-        return await _in_thread(file_list, catalog, cursor, limit)
-
-    @routes.get(
-        "/config/files/{path:path}",
-        response_model=FileContent,
-        dependencies=[requires("read", all_agents=True)],
-        responses=error_responses(404),
-    )
-    async def read_file(path: str) -> object:
-        """Return a file with its text, in which secrets are masked. The `ETag` is its digest."""
-        found = await asyncio.to_thread(file_content, catalog, path)
-        if found is None:
-            raise FileNotFound("the project has no such file; the files are in GET /agent/config/files", param="path")
-        return _tagged(found, found.digest)
-
-    @routes.get("/config/schema", dependencies=[requires("read", all_agents=True)])
-    async def show_schema(kind: Annotated[SchemaKind, Query(description="Which files.")] = "agent") -> dict[str, Any]:
-        """Return the JSON Schema of a kind of YAML files, with the names of the project as suggestions."""
-        return await asyncio.to_thread(lambda: _redact_texts(SCHEMAS[kind](names_of(catalog))))
-
-
 def _redact_texts(schema: Any) -> Any:
     """Redact secrets in the texts of a schema, such as descriptions of agents, but not properties by their names."""
     if isinstance(schema, str):
@@ -509,38 +484,6 @@ def _redact_texts(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {key: _redact_texts(item) for key, item in schema.items()}
     return schema
-
-
-def _add_edit_routes(routes: APIRouter, catalog: Catalog, edits: FileEdits) -> None:
-    @routes.put(
-        "/config/files/{path:path}",
-        response_model=AppliedEdit,
-        dependencies=[requires("admin", all_agents=True)],
-        responses=error_responses(409, 412, 413, 428),
-    )
-    async def write_file(
-        path: str,
-        body: NewText,
-        request: Request,
-        if_match: Annotated[str | None, Header(description=_MATCH)] = None,
-        if_none_match: Annotated[str | None, Header(description=_NONE_MATCH)] = None,
-    ) -> object:
-        """Write an agent file or template, if it is still the version of `If-Match`, and wait until it is live."""
-        applied = await edits.apply(path, body.text, expected_digest(if_match, if_none_match))
-        client = request.client.host if request.client else "a socket"
-        log.info("%s was edited by %s from %s: %s", path, identity_of(request).name, client, applied.outcome)
-        return _tagged(applied, applied.digest)
-
-    @routes.post(
-        "/config/check",
-        response_model=CheckedConfig,
-        dependencies=[requires("admin", all_agents=True)],
-        responses=error_responses(413),
-    )
-    async def check_config(candidate: CandidateFiles | None = None) -> object:
-        """Return what the files, or these texts in their place, would change. Nothing is written or published."""
-        preview = await catalog.preview(encode_texts(catalog, candidate.files if candidate else {}))
-        return await _in_thread(CheckedConfig.of, preview)
 
 
 async def _in_thread(make: Any, *arguments: object) -> object:
@@ -553,50 +496,112 @@ def _tagged(body: BaseModel, digest: str | None) -> JSONResponse:
     return JSONResponse(redacted_json(body), headers=headers)
 
 
-def add_config_routes(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
-    """Add the `/config` routes of a runtime."""
+def _edits(state: ServerState) -> FileEdits:
+    return FileEdits(state.runtime.catalog, watched=state.runtime.watcher is not None)
+
+
+routes = api_router("configuration")
+file_routes = api_router("configuration", MessageRoute)
+"""The routes that take texts of files."""
+_READS, _CHANGES = requires("read", all_agents=True), requires("admin", all_agents=True)
+
+
+@file_routes.put("/config/files/{path:path}", response_model=AppliedEdit, responses=error_responses(409, 412, 413, 428))
+async def write_file(
+    request: Request,
+    identity: ProjectAdmin,
+    edits: Annotated[FileEdits, shared(_edits)],
+    path: str,
+    body: NewText,
+    if_match: Annotated[str | None, Header(description=_MATCH)] = None,
+    if_none_match: Annotated[str | None, Header(description=_NONE_MATCH)] = None,
+) -> object:
+    """Write an agent file or template, if it is still the version of `If-Match`, and wait until it is live."""
+    applied = await edits.apply(path, body.text, expected_digest(if_match, if_none_match))
+    client = request.client.host if request.client else "a socket"
+    log.info("%s was edited by %s from %s: %s", path, identity.name, client, applied.outcome)
+    return _tagged(applied, applied.digest)
+
+
+@file_routes.post(
+    "/config/check", response_model=CheckedConfig, dependencies=[_CHANGES], responses=error_responses(413)
+)
+async def check_config(runtime: ServedRuntime, candidate: CandidateFiles | None = None) -> object:
+    """Return what the files, or these texts in their place, would change. Nothing is written or published."""
     catalog = runtime.catalog
+    preview = await catalog.preview(encode_texts(catalog, candidate.files if candidate else {}))
+    return await _in_thread(CheckedConfig.of, preview)
 
-    @routes.get("/config", response_model=LiveConfig, dependencies=[requires("read", all_agents=True)])
-    async def show_config() -> object:
-        """Return the live generation and the problems of the files."""
-        return json_response(LiveConfig.of(catalog))
 
-    @routes.get("/config/history", response_model=ConfigHistory, dependencies=[requires("read", all_agents=True)])
-    async def list_generations(cursor: Cursor = None, limit: OptionalSize = None) -> object:
-        """List the generations in the history, the live one first."""
-        live = catalog.current.number
-        past = [PastConfig.of(entry, live) for entry in catalog.history][::-1]
-        page, following = page_of(past, cursor, limit, lambda entry: str(entry.generation))
-        return json_response(ConfigHistory(generations=tuple(page), next=following))
+@file_routes.get("/config/files", response_model=FileList, dependencies=[_READS])
+async def list_files(runtime: ServedRuntime, cursor: Cursor = None, limit: OptionalSize = None) -> object:
+    """List the files of the project, with their state and the agents that use them."""
+    return await _in_thread(file_list, runtime.catalog, cursor, limit)
 
-    @routes.get(
-        "/config/history/{generation}",
-        response_model=GenerationDetail,
-        dependencies=[requires("read", all_agents=True)],
-        responses=error_responses(404),
-    )
-    async def show_generation(generation: Annotated[int, Path(ge=1)]) -> object:
-        """Return a generation of the history: its changes, its files, and what a rollback to it would change."""
-        return await asyncio.to_thread(lambda: json_response(generation_detail(catalog, generation)))
 
-    @routes.post(
-        "/config/rollback",
-        response_model=LiveConfig,
-        dependencies=[requires("admin", all_agents=True)],
-        responses=error_responses(404, 409, 413),
-    )
-    async def roll_back(rollback: Rollback, request: Request, idempotency_key: IdempotencyHeader = None) -> object:
-        """Publish an earlier generation again. It stays live until the files change."""
+@file_routes.get(
+    "/config/files/{path:path}", response_model=FileContent, dependencies=[_READS], responses=error_responses(404)
+)
+async def read_file(runtime: ServedRuntime, path: str) -> object:
+    """Return a file with its text, in which secrets are masked. The `ETag` is its digest."""
+    found = await asyncio.to_thread(file_content, runtime.catalog, path)
+    if found is None:
+        raise FileNotFound("the project has no such file; the files are in GET /agent/config/files", param="path")
+    return _tagged(found, found.digest)
 
-        async def rolled_back() -> Response:
-            try:
-                await catalog.rollback(rollback.generation)
-            except ConfigError as error:
-                raise NotUsable(error.message, error.problems) from None
-            client = request.client.host if request.client else "a socket"
-            name = identity_of(request).name
-            log.info("rolled back to generation %d, requested by %s from %s", rollback.generation, name, client)
-            return json_response(LiveConfig.of(catalog))
 
-        return await keyed.once(request, idempotency_key, rolled_back)
+@file_routes.get("/config/schema", dependencies=[_READS])
+async def show_schema(
+    runtime: ServedRuntime, kind: Annotated[SchemaKind, Query(description="Which files.")] = "agent"
+) -> dict[str, Any]:
+    """Return the JSON Schema of a kind of YAML files, with the names of the project as suggestions."""
+    return await asyncio.to_thread(lambda: _redact_texts(SCHEMAS[kind](names_of(runtime.catalog))))
+
+
+@routes.get("/config", response_model=LiveConfig, dependencies=[_READS])
+async def show_config(runtime: ServedRuntime) -> object:
+    """Return the live generation and the problems of the files."""
+    return json_response(LiveConfig.of(runtime.catalog))
+
+
+@routes.get("/config/history", response_model=ConfigHistory, dependencies=[_READS])
+async def list_generations(runtime: ServedRuntime, cursor: Cursor = None, limit: OptionalSize = None) -> object:
+    """List the generations in the history, the live one first."""
+    live = runtime.catalog.current.number
+    past = [PastConfig.of(entry, live) for entry in runtime.catalog.history][::-1]
+    page, following = page_of(past, cursor, limit, lambda entry: str(entry.generation))
+    return json_response(ConfigHistory(generations=tuple(page), next=following))
+
+
+@routes.get(
+    "/config/history/{generation}",
+    response_model=GenerationDetail,
+    dependencies=[_READS],
+    responses=error_responses(404),
+)
+async def show_generation(runtime: ServedRuntime, generation: Annotated[int, Path(ge=1)]) -> object:
+    """Return a generation of the history: its changes, its files, and what a rollback to it would change."""
+    return await asyncio.to_thread(lambda: json_response(generation_detail(runtime.catalog, generation)))
+
+
+@routes.post("/config/rollback", response_model=LiveConfig, responses=error_responses(404, 409, 413))
+async def roll_back(
+    request: Request,
+    identity: ProjectAdmin,
+    runtime: ServedRuntime,
+    keyed: Keyed,
+    rollback: Rollback,
+    idempotency_key: IdempotencyHeader = None,
+) -> object:
+    """Publish an earlier generation again. It stays live until the files change."""
+
+    async def rolled_back() -> Response:
+        try:
+            await runtime.catalog.rollback(rollback.generation)
+        except ConfigError as error:
+            raise NotUsable(error.message, error.problems) from None
+        client = request.client.host if request.client else "a socket"
+        log.info("rolled back to generation %d, requested by %s from %s", rollback.generation, identity.name, client)
+        return json_response(LiveConfig.of(runtime.catalog))
+
+    return await keyed.once(request, idempotency_key, rolled_back)

@@ -5,18 +5,24 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query
 from fastapi.responses import Response
 from pydantic import Field
 
 from framework.engine.context.grants import why_void
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import GrantNotFound
-from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import error_responses
-from framework.server.request_handling import PageSize, verbatim_response
+from framework.server.identity import Decider, Identity
+from framework.server.request_handling import (
+    MessageRoute,
+    PageSize,
+    ServedRuns,
+    ServedRuntime,
+    api_router,
+    error_responses,
+    verbatim_response,
+)
 from framework.server.run_schemas import Id, RequestModel
-from framework.server.run_service import RunService
 from framework.server.schemas import ResponseModel
 from framework.store.types import GrantQuery
 from framework.types.grant import Grant, GrantScope, Remember, When, Width
@@ -106,59 +112,49 @@ class GrantPreview(ResponseModel):
     """Whether all runs of the period were read; otherwise the newest 300."""
 
 
-def add_grant_routes(routes: APIRouter, service: RunService) -> None:
-    """Add `/grants` and `/runs/{run_id}/grant-preview`."""
-    runtime = service.runtime
+routes = api_router("runs", MessageRoute)
 
-    @routes.get("/grants", response_model=GrantList, dependencies=[requires("decide")])
-    async def list_grants(
-        request: Request,
-        agent: Annotated[str | None, Query(description="Only grants of this agent, or of its sub-agents.")] = None,
-        user: Annotated[Id | None, Query(description="Only grants of this user.")] = None,
-        ended: Annotated[bool, Query(description="Also those that have expired or were revoked.")] = False,
-        limit: PageSize = 100,
-    ) -> Response:
-        """List the approvals that are remembered, the newest first."""
-        identity = identity_of(request)
-        query = GrantQuery(
-            among=agent,
-            user=identity.user_of(user),
-            tenant=identity.tenant,
-            without_tenant=identity.tenant is None and not identity.single_user,
-            active_at=None if ended else runtime.store.now(),
-            limit=_MAX_GRANTS,
-        )
-        found = [one for one in await runtime.store.grants.list(query) if _can_access(identity, one)]
-        return verbatim_response(GrantList(grants=tuple(GrantEntry.of(one, runtime) for one in found[:limit])))
 
-    @routes.post(
-        "/runs/{run_id}/grant-preview",
-        response_model=GrantPreview,
-        dependencies=[requires("decide")],
-        responses=error_responses(404, 413),
+@routes.get("/grants", response_model=GrantList)
+async def list_grants(
+    identity: Decider,
+    runtime: ServedRuntime,
+    agent: Annotated[str | None, Query(description="Only grants of this agent, or of its sub-agents.")] = None,
+    user: Annotated[Id | None, Query(description="Only grants of this user.")] = None,
+    ended: Annotated[bool, Query(description="Also those that have expired or were revoked.")] = False,
+    limit: PageSize = 100,
+) -> Response:
+    """List the approvals that are remembered, the newest first."""
+    query = GrantQuery(
+        among=agent,
+        user=identity.user_of(user),
+        tenant=identity.tenant,
+        without_tenant=identity.tenant is None and not identity.single_user,
+        active_at=None if ended else runtime.store.now(),
+        limit=_MAX_GRANTS,
     )
-    async def preview_grant(request: Request, run_id: str, body: GrantPreviewBody) -> Response:
-        """Count the calls of the last 30 days that an approval would cover if it were remembered."""
-        run, _ = await service.load(identity_of(request), run_id)
-        owner = {"user": run.user, "tenant": run.tenant}
-        usage = await runtime.preview_grant(run_id, body.confirmation_id, body.remember, **owner)
-        return verbatim_response(GrantPreview.model_validate(usage))
+    found = [one for one in await runtime.store.grants.list(query) if _can_access(identity, one)]
+    return verbatim_response(GrantList(grants=tuple(GrantEntry.of(one, runtime) for one in found[:limit])))
 
-    @routes.delete(
-        "/grants/{grant_id}",
-        response_model=GrantEntry,
-        dependencies=[requires("decide")],
-        responses=error_responses(404),
-    )
-    async def revoke_grant(request: Request, grant_id: Id) -> Response:
-        """Revoke a remembered approval: the next call is asked about again."""
-        identity = identity_of(request)
-        found = await runtime.store.grants.list(GrantQuery(id=grant_id, limit=1))
-        if not found or not _can_access(identity, found[0]):
-            raise GrantNotFound(f"there is no grant {grant_id!r}", param="grant_id")
-        await runtime.store.grants.revoke(found[0].id, identity.user or identity.name)
-        (revoked,) = await runtime.store.grants.list(GrantQuery(id=found[0].id, limit=1))
-        return verbatim_response(GrantEntry.of(revoked, runtime))
+
+@routes.post("/runs/{run_id}/grant-preview", response_model=GrantPreview, responses=error_responses(404, 413))
+async def preview_grant(identity: Decider, service: ServedRuns, run_id: str, body: GrantPreviewBody) -> Response:
+    """Count the calls of the last 30 days that an approval would cover if it were remembered."""
+    run, _ = await service.load(identity, run_id)
+    owner = {"user": run.user, "tenant": run.tenant}
+    usage = await service.runtime.preview_grant(run_id, body.confirmation_id, body.remember, **owner)
+    return verbatim_response(GrantPreview.model_validate(usage))
+
+
+@routes.delete("/grants/{grant_id}", response_model=GrantEntry, responses=error_responses(404))
+async def revoke_grant(identity: Decider, runtime: ServedRuntime, grant_id: Id) -> Response:
+    """Revoke a remembered approval: the next call is asked about again."""
+    found = await runtime.store.grants.list(GrantQuery(id=grant_id, limit=1))
+    if not found or not _can_access(identity, found[0]):
+        raise GrantNotFound(f"there is no grant {grant_id!r}", param="grant_id")
+    await runtime.store.grants.revoke(found[0].id, identity.user or identity.name)
+    (revoked,) = await runtime.store.grants.list(GrantQuery(id=found[0].id, limit=1))
+    return verbatim_response(GrantEntry.of(revoked, runtime))
 
 
 def _can_access(identity: Identity, grant: Grant) -> bool:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 from pydantic import SecretStr
@@ -203,6 +203,16 @@ def requires(*roles: Role, all_agents: bool = False) -> Any:
         all_agents: deny access to keys that are limited to some agents, because the route concerns the whole project.
     """
     return Depends(RoleRequired(roles, all_agents))
+
+
+Admin = Annotated[Identity, requires("admin")]
+AnyRole = Annotated[Identity, requires(*ROLES)]
+Chatter = Annotated[Identity, requires("chat")]
+Decider = Annotated[Identity, requires("decide")]
+Reader = Annotated[Identity, requires("read")]
+RunReader = Annotated[Identity, requires("read", "chat")]
+ProjectAdmin = Annotated[Identity, requires("admin", all_agents=True)]
+ProjectReader = Annotated[Identity, requires("read", all_agents=True)]
 
 
 _OTHER_SITE = (

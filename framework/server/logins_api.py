@@ -17,8 +17,15 @@ from fastapi.responses import PlainTextResponse, Response
 
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import AccessDenied, ServerNotFound
-from framework.server.identity import Identity, identity_of, requires
-from framework.server.request_handling import verbatim_response, with_security_headers
+from framework.server.identity import Chatter, Identity
+from framework.server.request_handling import (
+    MessageRoute,
+    ServerRoute,
+    api_router,
+    shared,
+    verbatim_response,
+    with_security_headers,
+)
 from framework.server.run_schemas import Id
 from framework.server.schemas import ResponseModel
 from framework.store.types import RunInfo, RunQuery
@@ -162,49 +169,51 @@ def cookie_of(state: str) -> str:
     return f"agentsd_login_{hashlib.sha256(state.encode()).hexdigest()[:16]}"
 
 
-def add_login_routes(routes: APIRouter, public: APIRouter, runtime: Runtime) -> None:
-    """Add `/logins/{server}`, and `/oauth/callback` to the routes without access control: it has its own."""
-    logins = Logins(runtime)
+routes = api_router("runs", MessageRoute)
+callback_route = APIRouter(route_class=ServerRoute)
+"""The route without access control: it has its own."""
+_Logins = Annotated[Logins, shared(lambda state: Logins(state.runtime))]
 
-    @routes.post("/logins/{server}", response_model=LoginAddress, dependencies=[requires("chat")])
-    async def begin_login(
-        request: Request,
-        server: Id,
-        user: Annotated[Id | None, Query(description="Whose login it is, for a key without a user.")] = None,
-    ) -> Response:
-        """Begin a login at an MCP server or API with `auth`; open the returned address in the same browser."""
-        identity = identity_of(request)
-        callback = f"{str(request.base_url).rstrip('/')}{CALLBACK}"
-        address, cookie, account = await logins.begin(identity, server, identity.user_of(user), callback)
-        host = urlsplit(address).hostname or ""
-        response = verbatim_response(
-            LoginAddress(
-                server=account.server,
-                user=account.user,
-                tenant=account.tenant,
-                url=address,
-                host=host,
-                expires_in=_SECONDS,
-            )
-        )
-        (state,) = parse_qs(urlsplit(address).query)["state"]
-        response.set_cookie(
-            cookie_of(state),
-            cookie,
-            max_age=int(_SECONDS),
-            path=CALLBACK,
-            secure=callback.startswith("https://"),
-            httponly=True,
-            samesite="lax",
-        )
-        return response
 
-    @public.get(CALLBACK, include_in_schema=False)
-    async def end_login(request: Request) -> Response:
-        """End the login that a browser comes back from."""
-        try:
-            account = await logins.end(request.query_params, request.cookies)
-        except RequestError as error:
-            return with_security_headers(PlainTextResponse(f"The login failed: {error.message}.", 400))
-        text = f"Logged in at {account.words}. You can close this page; runs that waited for it continue."
-        return with_security_headers(PlainTextResponse(text))
+@routes.post("/logins/{server}", response_model=LoginAddress)
+async def begin_login(
+    request: Request,
+    identity: Chatter,
+    logins: _Logins,
+    server: Id,
+    user: Annotated[Id | None, Query(description="Whose login it is, for a key without a user.")] = None,
+) -> Response:
+    """Begin a login at an MCP server or API with `auth`; open the returned address in the same browser."""
+    callback = f"{str(request.base_url).rstrip('/')}{CALLBACK}"
+    address, cookie, account = await logins.begin(identity, server, identity.user_of(user), callback)
+    login = LoginAddress(
+        server=account.server,
+        user=account.user,
+        tenant=account.tenant,
+        url=address,
+        host=urlsplit(address).hostname or "",
+        expires_in=_SECONDS,
+    )
+    response = verbatim_response(login)
+    (state,) = parse_qs(urlsplit(address).query)["state"]
+    response.set_cookie(
+        cookie_of(state),
+        cookie,
+        max_age=int(_SECONDS),
+        path=CALLBACK,
+        secure=callback.startswith("https://"),
+        httponly=True,
+        samesite="lax",
+    )
+    return response
+
+
+@callback_route.get(CALLBACK, include_in_schema=False)
+async def end_login(request: Request, logins: _Logins) -> Response:
+    """End the login that a browser comes back from."""
+    try:
+        account = await logins.end(request.query_params, request.cookies)
+    except RequestError as error:
+        return with_security_headers(PlainTextResponse(f"The login failed: {error.message}.", 400))
+    text = f"Logged in at {account.words}. You can close this page; runs that waited for it continue."
+    return with_security_headers(PlainTextResponse(text))

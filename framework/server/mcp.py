@@ -62,7 +62,7 @@ from framework.server.protocol_texts import (
     reason_text,
     where_to_decide,
 )
-from framework.server.request_handling import CHAT_BODY_BYTES
+from framework.server.request_handling import CHAT_BODY_BYTES, ServerState
 from framework.server.run_service import OwnedRun, RunService
 from framework.server.startup import ended_by_signals, protocol_streams
 from framework.telemetry.redact import safe_traceback
@@ -549,9 +549,9 @@ _DECIDE_BY_HTTP = (
 class McpEndpoint:
     """The MCP server of `/mcp`. It runs from the first request until the server's streams are closed."""
 
-    def __init__(self, service: RunService) -> None:
-        self._service = service
-        self._server = AgentServer(service, _caller)
+    def __init__(self, state: ServerState) -> None:
+        self._service = state.service
+        self._server = AgentServer(state.service, _caller)
         # Host and Origin are checked by the access rules of all routes.
         self._sessions = StreamableHTTPSessionManager(
             self._server.server,

@@ -6,14 +6,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query
 from fastapi.responses import Response
 
-from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import NoteNotFound
-from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import error_responses
-from framework.server.request_handling import Cursor, PageSize, verbatim_response
+from framework.server.identity import Admin, Identity, Reader, RunReader, requires
+from framework.server.request_handling import (
+    Cursor,
+    PageSize,
+    ServedRuntime,
+    api_router,
+    error_responses,
+    verbatim_response,
+)
 from framework.server.run_schemas import Id
 from framework.server.schemas import ResponseModel
 from framework.store.notes import Notes
@@ -61,64 +66,58 @@ class ForgottenNotes(ResponseModel):
     """Number of notes."""
 
 
-def add_memory_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add the routes below `/memory`."""
-    notes = runtime.store.notes
+routes = api_router("runs")
 
-    @routes.get("/memory", response_model=NoteList, dependencies=[requires("read")])
-    async def list_notes(
-        request: Request,
-        agent: Annotated[str | None, Query(description="Only notes that this agent saved.")] = None,
-        user: Annotated[Id | None, Query(description="Only notes of this user's runs.")] = None,
-        scope: Annotated[MemoryScope | None, Query(description="Only notes of this scope.")] = None,
-        q: Annotated[Id | None, Query(description="Only notes that contain this text.")] = None,
-        cursor: Cursor = None,
-        limit: PageSize = 20,
-    ) -> Response:
-        """List notes that agents keep across conversations, the newest first."""
-        identity = identity_of(request)
-        own = _notes_of(identity, user)
-        agents = own.agents if agent is None else [agent] if identity.may_use(agent) else []
-        query = replace(own, agents=agents, scope=scope, search=q, before=cursor or None, limit=limit + 1)
-        try:
-            found = await notes.list(query)
-        except RequestError as error:
-            raise RequestError(f"cursor: {error.message}", param="cursor") from None
-        shown = tuple(map(NoteDetail.model_validate, found[:limit]))
-        return verbatim_response(NoteList(notes=shown, next=shown[-1].id if len(found) > limit else None))
 
-    @routes.get(
-        "/memory/{note_id}",
-        response_model=NoteDetail,
-        dependencies=[requires("read", "chat")],
-        responses=error_responses(404),
-    )
-    async def show_note(request: Request, note_id: str) -> Response:
-        """Return a note."""
-        return verbatim_response(NoteDetail.model_validate(await _find(notes, identity_of(request), note_id)))
+@routes.get("/memory", response_model=NoteList)
+async def list_notes(
+    identity: Reader,
+    runtime: ServedRuntime,
+    agent: Annotated[str | None, Query(description="Only notes that this agent saved.")] = None,
+    user: Annotated[Id | None, Query(description="Only notes of this user's runs.")] = None,
+    scope: Annotated[MemoryScope | None, Query(description="Only notes of this scope.")] = None,
+    q: Annotated[Id | None, Query(description="Only notes that contain this text.")] = None,
+    cursor: Cursor = None,
+    limit: PageSize = 20,
+) -> Response:
+    """List notes that agents keep across conversations, the newest first."""
+    own = _notes_of(identity, user)
+    agents = own.agents if agent is None else [agent] if identity.may_use(agent) else []
+    query = replace(own, agents=agents, scope=scope, search=q, before=cursor or None, limit=limit + 1)
+    try:
+        found = await runtime.store.notes.list(query)
+    except RequestError as error:
+        raise RequestError(f"cursor: {error.message}", param="cursor") from None
+    shown = tuple(map(NoteDetail.model_validate, found[:limit]))
+    return verbatim_response(NoteList(notes=shown, next=shown[-1].id if len(found) > limit else None))
 
-    @routes.delete(
-        "/memory/{note_id}",
-        response_model=ForgottenNotes,
-        dependencies=[requires("chat", "admin")],
-        responses=error_responses(404),
-    )
-    async def forget_note(request: Request, note_id: str) -> Response:
-        """Forget a note. Runs that have begun with it keep it until they end."""
-        identity = identity_of(request)
-        await _find(notes, identity, note_id)
-        query = replace(_notes_of(identity), ids=[note_id])
-        return verbatim_response(ForgottenNotes(forgotten=await notes.forget(query)))
 
-    @routes.delete("/memory", response_model=ForgottenNotes, dependencies=[requires("admin")])
-    async def forget_notes(
-        request: Request, user: Annotated[Id, Query(description="The user whose notes are deleted, in any scope.")]
-    ) -> Response:
-        """Forget all notes that runs of a user have saved."""
-        identity = identity_of(request)
-        if identity.user not in (None, user):
-            raise NoteNotFound(f"there are no notes of the user {user[:40]!r}", param="user")
-        return verbatim_response(ForgottenNotes(forgotten=await notes.forget(_notes_of(identity, user))))
+@routes.get("/memory/{note_id}", response_model=NoteDetail, responses=error_responses(404))
+async def show_note(identity: RunReader, runtime: ServedRuntime, note_id: str) -> Response:
+    """Return a note."""
+    return verbatim_response(NoteDetail.model_validate(await _find(runtime.store.notes, identity, note_id)))
+
+
+@routes.delete("/memory/{note_id}", response_model=ForgottenNotes, responses=error_responses(404))
+async def forget_note(
+    identity: Annotated[Identity, requires("chat", "admin")], runtime: ServedRuntime, note_id: str
+) -> Response:
+    """Forget a note. Runs that have begun with it keep it until they end."""
+    await _find(runtime.store.notes, identity, note_id)
+    forgotten = await runtime.store.notes.forget(replace(_notes_of(identity), ids=[note_id]))
+    return verbatim_response(ForgottenNotes(forgotten=forgotten))
+
+
+@routes.delete("/memory", response_model=ForgottenNotes)
+async def forget_notes(
+    identity: Admin,
+    runtime: ServedRuntime,
+    user: Annotated[Id, Query(description="The user whose notes are deleted, in any scope.")],
+) -> Response:
+    """Forget all notes that runs of a user have saved."""
+    if identity.user not in (None, user):
+        raise NoteNotFound(f"there are no notes of the user {user[:40]!r}", param="user")
+    return verbatim_response(ForgottenNotes(forgotten=await runtime.store.notes.forget(_notes_of(identity, user))))
 
 
 async def _find(notes: Notes, identity: Identity, note_id: str) -> Note:

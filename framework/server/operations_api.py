@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Header, Request, Response
@@ -13,13 +13,24 @@ from fastapi.responses import StreamingResponse
 from framework.config.api_keys import ROLES, Role
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import MetricsUnavailable
-from framework.server.event_stream import ConfigFeed, EventStreamResponse, OpenStreams, encode_event
-from framework.server.identity import Identify, Identity, KeyLimits, check_access, identity_of, require, requires
-from framework.server.openapi import STREAM_RESPONSE, error_responses
-from framework.server.request_handling import guarded_route, json_response, verbatim_response, with_security_headers
+from framework.server.event_stream import ConfigFeed, EventStreamResponse, encode_event
+from framework.server.identity import AnyRole, Identity, ProjectReader, Reader, check_access, require, requires
+from framework.server.request_handling import (
+    STREAM_RESPONSE,
+    GuardedRoute,
+    ServedRuns,
+    ServedRuntime,
+    ServerRoute,
+    api_router,
+    error_responses,
+    json_response,
+    served_state,
+    shared,
+    verbatim_response,
+    with_security_headers,
+)
 from framework.server.run_service import read_fleet_for
 from framework.server.schemas import HealthResponse, ReadinessResponse, ResponseModel, redact_problems
-from framework.telemetry.setup import Scrape
 from framework.types.errors import AgentsdError, RequestError
 from framework.types.fleet import Fleet
 from framework.types.installation import installed_version
@@ -60,78 +71,6 @@ class StoreCheck:
             log.warning("the store cannot save: %s", error.message)
             return False
         return True
-
-
-def operation_routes(
-    runtime: Runtime, identify: Identify, scrape: Scrape | None, is_stopping: Callable[[], bool]
-) -> APIRouter:
-    """Return the routes.
-
-    Args:
-        runtime: the runtime of the server.
-        identify: the access check. `/health` and `/ready` need none, but only clients with the role `read` see the
-            problems.
-        scrape: returns the metrics; None if they are not collected.
-        is_stopping: returns whether the server accepts no more work.
-    """
-    routes = APIRouter()
-    store = StoreCheck(runtime.store)
-
-    @routes.api_route("/health", methods=["GET", "HEAD"], response_model=HealthResponse)
-    async def health() -> object:
-        """Return 200 while the process is responsive."""
-        return with_security_headers(json_response(HealthResponse()))
-
-    @routes.api_route("/ready", methods=["GET", "HEAD"], response_model=ReadinessResponse)
-    async def ready(request: Request) -> object:
-        """Return 200 if an agent is available, the store can save and the server is not stopping; else 503."""
-        current = runtime.catalog.current
-        parts = {"agents": bool(current.agents), "store": await store.can_save(), "server": not is_stopping()}
-        failing = tuple(name for name, is_ready in parts.items() if not is_ready)
-        readiness = ReadinessResponse(
-            ready=not failing,
-            not_ready=failing,
-            generation=current.number,
-            agents=len(current.agents),
-            problems=redact_problems(runtime.catalog.problems) if _may_read(identify, request) else (),
-        )
-        return with_security_headers(json_response(readiness, 503 if failing else 200))
-
-    _add_metrics(routes, scrape, guarded_route(identify, lambda: "ignore"))
-    return routes
-
-
-def _add_metrics(routes: APIRouter, scrape: Scrape | None, route_class: type) -> None:
-    guarded = APIRouter(route_class=route_class)
-
-    @guarded.get("/metrics", response_class=Response, dependencies=[requires("read", all_agents=True)])
-    async def metrics(request: Request) -> Response:
-        """Return the metrics of this process in the format of Prometheus."""
-        if scrape is None:
-            raise MetricsUnavailable(
-                "metrics are not collected: install agentsd with the extra `serve`, and restart the server"
-            )
-        text, content_type = await asyncio.to_thread(scrape, request.headers.get("accept", ""))
-        return Response(text, headers={"content-type": content_type})
-
-    routes.routes.extend(guarded.routes)
-
-
-def _may_read(identify: Identify, request: Request) -> bool:
-    try:
-        require(check_access(identify, request), "read", all_agents=True)
-    except RequestError:
-        return False
-    return True
-
-
-def add_fleet_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/fleet`."""
-
-    @routes.get("/fleet", response_model=Fleet, dependencies=[requires("read")])
-    async def show_fleet(request: Request) -> Response:
-        """Return the processes that share the store, with their agents, and the runs that have not ended."""
-        return verbatim_response(await read_fleet_for(runtime, identity_of(request)))
 
 
 class ClientLimits(ResponseModel):
@@ -186,34 +125,80 @@ class Me(ResponseModel):
         )
 
 
-def add_identity_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/me`."""
-
-    @routes.get("/me", response_model=Me, dependencies=[requires(*ROLES)])
-    async def show_identity(request: Request) -> Response:
-        """Return the identity of the client: its roles, agents and limits, and what the server offers."""
-        return verbatim_response(Me.of(identity_of(request), runtime))
+probes = APIRouter(route_class=ServerRoute)
+"""The routes without access control."""
+metrics_route = APIRouter(route_class=GuardedRoute)
+routes = api_router("configuration")
+_StoreCheck = Annotated[StoreCheck, shared(lambda state: StoreCheck(state.runtime.store))]
 
 
-def add_event_routes(routes: APIRouter, feed: ConfigFeed, limits: KeyLimits, streams: OpenStreams) -> None:
-    """Add `/events` for a feed."""
+@probes.api_route("/health", methods=["GET", "HEAD"], response_model=HealthResponse)
+async def health() -> object:
+    """Return 200 while the process is responsive."""
+    return with_security_headers(json_response(HealthResponse()))
 
-    @routes.get(
-        "/events",
-        response_class=StreamingResponse,
-        dependencies=[requires("read", all_agents=True)],
-        responses={200: STREAM_RESPONSE, **error_responses(503)},
+
+@probes.api_route("/ready", methods=["GET", "HEAD"], response_model=ReadinessResponse)
+async def ready(request: Request, runtime: ServedRuntime, store: _StoreCheck) -> object:
+    """Return 200 if an agent is available, the store can save and the server is not stopping; else 503."""
+    current = runtime.catalog.current
+    is_stopping = served_state(request).feed.closed
+    parts = {"agents": bool(current.agents), "store": await store.can_save(), "server": not is_stopping}
+    failing = tuple(name for name, is_ready in parts.items() if not is_ready)
+    readiness = ReadinessResponse(
+        ready=not failing,
+        not_ready=failing,
+        generation=current.number,
+        agents=len(current.agents),
+        problems=redact_problems(runtime.catalog.problems) if _may_read(request) else (),
     )
-    async def follow_events(
-        request: Request,
-        last_event_id: Annotated[
-            str | None, Header(alias="Last-Event-ID", description="Id of the last event received.")
-        ] = None,
-    ) -> EventStreamResponse:
-        """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
-        admitted = limits.admit_stream(identity_of(request))
-        stream = _stream(feed, feed.number_of(last_event_id))
-        return EventStreamResponse(request, stream, streams=streams, ends_itself=True, during=admitted)
+    return with_security_headers(json_response(readiness, 503 if failing else 200))
+
+
+def _may_read(request: Request) -> bool:
+    try:
+        require(check_access(served_state(request).identify, request), "read", all_agents=True)
+    except RequestError:
+        return False
+    return True
+
+
+@metrics_route.get("/metrics", response_class=Response, dependencies=[requires("read", all_agents=True)])
+async def show_metrics(request: Request) -> Response:
+    """Return the metrics of this process in the format of Prometheus."""
+    if (scrape := served_state(request).scrape) is None:
+        raise MetricsUnavailable(
+            "metrics are not collected: install agentsd with the extra `serve`, and restart the server"
+        )
+    text, content_type = await asyncio.to_thread(scrape, request.headers.get("accept", ""))
+    return Response(text, headers={"content-type": content_type})
+
+
+@routes.get("/me", response_model=Me)
+async def show_identity(identity: AnyRole, runtime: ServedRuntime) -> Response:
+    """Return the identity of the client: its roles, agents and limits, and what the server offers."""
+    return verbatim_response(Me.of(identity, runtime))
+
+
+@routes.get("/fleet", response_model=Fleet)
+async def show_fleet(identity: Reader, runtime: ServedRuntime) -> Response:
+    """Return the processes that share the store, with their agents, and the runs that have not ended."""
+    return verbatim_response(await read_fleet_for(runtime, identity))
+
+
+@routes.get("/events", response_class=StreamingResponse, responses={200: STREAM_RESPONSE, **error_responses(503)})
+async def follow_events(
+    request: Request,
+    identity: ProjectReader,
+    service: ServedRuns,
+    last_event_id: Annotated[
+        str | None, Header(alias="Last-Event-ID", description="Id of the last event received.")
+    ] = None,
+) -> EventStreamResponse:
+    """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
+    feed, admitted = served_state(request).feed, service.limits.admit_stream(identity)
+    stream = _stream(feed, feed.number_of(last_event_id))
+    return EventStreamResponse(request, stream, streams=service.streams, ends_itself=True, during=admitted)
 
 
 async def _stream(feed: ConfigFeed, number: int) -> AsyncGenerator[bytes]:

@@ -26,9 +26,8 @@ from framework.config.settings import ServerSettings, Settings
 from framework.engine.runtime.runtime import Runtime
 from framework.server.console import console_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
-from framework.server.operations_api import operation_routes
 from framework.server.request_handling import RequestObserver, error_response, with_security_headers
-from framework.server.routes import build_routes, runtime_access_check, send_a2a_pushes
+from framework.server.routes import runtime_access_check, send_a2a_pushes, served_routes, server_state
 from framework.server.startup import START_RETRY_SECONDS, Stopping, housekeeping, open_working
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.setup import Scrape
@@ -45,15 +44,14 @@ _READABLE = (
 """Headers of responses that scripts of other origins may read."""
 
 
-def create_app(
-    runtime: Runtime,
-    feed: ConfigFeed,
-    metrics: ServerMetrics,
-    scrape: Scrape | None = None,
-    streams: OpenStreams | None = None,
-) -> FastAPI:
-    """Create the app. It has no documentation pages, because these would load scripts from other sites."""
-    identify = runtime_access_check(runtime)
+def create_app(runtime: Runtime, metrics: ServerMetrics, **options: Any) -> FastAPI:
+    """Create the app. It has no documentation pages, because these would load scripts from other sites.
+
+    Args:
+        runtime: the runtime to serve.
+        metrics: counts the requests.
+        **options: of `server_state`, such as the feed of configuration events and the streams of runs.
+    """
     app = FastAPI(
         title="agentsd",
         openapi_url=None,
@@ -68,9 +66,9 @@ def create_app(
     if runtime.settings.server.console:  # first, because a visit requests many files
         app.router.routes.extend(console_routes().routes)
         app.state.serves_console = True
+    state = server_state(runtime, runtime_access_check(runtime), **options)
     # `include_router` would build each route once more, 50 ms in all
-    app.router.routes.extend(build_routes(runtime, feed, identify, streams).routes)
-    app.router.routes.extend(operation_routes(runtime, identify, scrape, lambda: feed.closed).routes)
+    app.router.routes.extend(served_routes(state, with_probes=True).routes)
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
@@ -185,7 +183,7 @@ class _Server(uvicorn.Server):
         self._report_started: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
         super().__init__(
             uvicorn.Config(
-                create_app(runtime, self._feed, metrics, scrape, self._streams),
+                create_app(runtime, metrics, feed=self._feed, scrape=scrape, streams=self._streams),
                 lifespan="off",
                 http="h11",  # limits header sizes; httptools, which uvicorn prefers, does not
                 limit_concurrency=max_connections + 1,  # uvicorn refuses the connection that reaches its limit

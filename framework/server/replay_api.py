@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event as ThreadEvent
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from framework.config.generations.generation import Blueprints, Generation
@@ -19,10 +19,18 @@ from framework.evals.suite import case_file
 from framework.replay import Difference, DifferenceKind, replay
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.event_stream import until_client_leaves
-from framework.server.identity import identity_of, require, requires
-from framework.server.openapi import error_responses
-from framework.server.request_handling import IdempotencyHeader, KeyedResponses, json_response, verbatim_response
-from framework.server.run_service import RunService
+from framework.server.identity import Reader, require
+from framework.server.request_handling import (
+    IdempotencyHeader,
+    Keyed,
+    MessageRoute,
+    ServedRuns,
+    api_router,
+    error_responses,
+    json_response,
+    shared,
+    verbatim_response,
+)
 from framework.server.schemas import ResponseModel
 from framework.store.views import StoredRun, load_stored_run
 from framework.types.redact import redact
@@ -198,38 +206,29 @@ _CLIENT_LEFT = 499
 """Status of a response that nobody receives, as proxies log it."""
 
 
-def add_replay_routes(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
-    """Add the routes. They read and change nothing, so all of them need the role `read` only.
+routes = api_router("runs", MessageRoute)
+"""They read and change nothing, so all of them need the role `read` only.
 
-    A replay calls no model, tool or server: it repeats their recorded answers.
+A replay calls no model, tool or server: it repeats their recorded answers.
+"""
+_Blueprints = Annotated[Blueprints, shared(lambda _: Blueprints(EXECUTORS))]
+_Replays = Annotated[Replays, shared(lambda _: Replays())]
+
+
+@routes.get("/runs/{run_id}/files", response_model=RunFiles, responses=error_responses(404))
+async def list_run_files(identity: Reader, service: ServedRuns, blueprints: _Blueprints, run_id: str) -> Response:
+    """Return the files that a run ran on, and how they differ from the live ones.
+
+    As for `/config`, the key must not be limited to some agents: the files of sub-agents are included.
     """
-    _add_files_route(routes, service)
-    _add_case_route(routes, service)
-    _add_replay_route(routes, service, keyed)
-
-
-def _add_files_route(routes: APIRouter, service: RunService) -> None:
-    blueprints = Blueprints(EXECUTORS)
-
-    @routes.get(
-        "/runs/{run_id}/files",
-        response_model=RunFiles,
-        dependencies=[requires("read")],
-        responses=error_responses(404),
-    )
-    async def list_run_files(request: Request, run_id: str) -> Response:
-        """Return the files that a run ran on, and how they differ from the live ones.
-
-        As for `/config`, the key must not be limited to some agents: the files of sub-agents are included.
-        """
-        _, state = await service.load(identity_of(request), run_id)
-        require(identity_of(request), "read", all_agents=True)
-        current = service.runtime.catalog.current
-        stored = await service.runtime.store.blueprint(state.blueprint) if state.blueprint else None
-        live = blueprints.of(current, state.agent).files if state.agent in current.agents else {}
-        own = stored.files if stored else live if state.digest == current.digest else None
-        body = RunFiles.of(state, own, {**_agent_files(current, own or {}), **live}, current)
-        return await asyncio.to_thread(json_response, body)  # redacting long files takes time
+    _, state = await service.load(identity, run_id)
+    require(identity, "read", all_agents=True)
+    current = service.runtime.catalog.current
+    stored = await service.runtime.store.blueprint(state.blueprint) if state.blueprint else None
+    live = blueprints.of(current, state.agent).files if state.agent in current.agents else {}
+    own = stored.files if stored else live if state.digest == current.digest else None
+    body = RunFiles.of(state, own, {**_agent_files(current, own or {}), **live}, current)
+    return await asyncio.to_thread(json_response, body)  # redacting long files takes time
 
 
 def _agent_files(current: Generation, own: Mapping[str, str]) -> Mapping[str, str]:
@@ -238,20 +237,14 @@ def _agent_files(current: Generation, own: Mapping[str, str]) -> Mapping[str, st
     return {agent.path: agent.document.source.decode("utf-8-sig") for agent in agents}
 
 
-def _add_case_route(routes: APIRouter, service: RunService) -> None:
-    @routes.get(
-        "/runs/{run_id}/test-case",
-        response_model=RunTestCase,
-        dependencies=[requires("read")],
-        responses=error_responses(404),
-    )
-    async def show_test_case(request: Request, run_id: str) -> Response:
-        """Return a run as a test case for `agentsd test`, with the recorded answers of models and tools."""
-        run, state = await service.load(identity_of(request), run_id)
-        stored = await load_stored_run(service.runtime.store, state)
-        text = await asyncio.to_thread(lambda: case_file(export_case(stored.state, stored.events, stored.rating)))
-        body = RunTestCase(run_id=run_id, path=_case_path(state, service.runtime.catalog.current), text=text)
-        return verbatim_response(body, headers=run.headers)
+@routes.get("/runs/{run_id}/test-case", response_model=RunTestCase, responses=error_responses(404))
+async def show_test_case(identity: Reader, service: ServedRuns, run_id: str) -> Response:
+    """Return a run as a test case for `agentsd test`, with the recorded answers of models and tools."""
+    run, state = await service.load(identity, run_id)
+    stored = await load_stored_run(service.runtime.store, state)
+    text = await asyncio.to_thread(lambda: case_file(export_case(stored.state, stored.events, stored.rating)))
+    body = RunTestCase(run_id=run_id, path=_case_path(state, service.runtime.catalog.current), text=text)
+    return verbatim_response(body, headers=run.headers)
 
 
 def _case_path(state: RunState, current: Generation) -> str:
@@ -261,25 +254,23 @@ def _case_path(state: RunState, current: Generation) -> str:
     return f"{path.rpartition('.')[0]}.test.yaml"
 
 
-def _add_replay_route(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
-    replays = Replays()
+@routes.post("/runs/{run_id}/replay", response_model=ReplayResult, responses=error_responses(404, 503))
+async def replay_run(
+    request: Request,
+    identity: Reader,
+    service: ServedRuns,
+    replays: _Replays,
+    keyed: Keyed,
+    run_id: str,
+    idempotency_key: IdempotencyHeader = None,
+) -> Response:
+    """Replay a run under the live files, and return what would be different.
 
-    @routes.post(
-        "/runs/{run_id}/replay",
-        response_model=ReplayResult,
-        dependencies=[requires("read")],
-        responses=error_responses(404, 503),
-    )
-    async def replay_run(request: Request, run_id: str, idempotency_key: IdempotencyHeader = None) -> Response:
-        """Replay a run under the live files, and return what would be different.
+    Models and tools return their recorded answers, and the run is not changed. The differences contain prompts of
+    all agents that the run reaches, so the key must not be limited to some. It ends when the client leaves.
+    """
 
-        Models and tools return their recorded answers, and the run is not changed. The differences contain prompts of
-        all agents that the run reaches, so the key must not be limited to some. It ends when the client leaves.
-        """
-        return await keyed.once(request, idempotency_key, lambda: replayed(request, run_id))
-
-    async def replayed(request: Request, run_id: str) -> Response:
-        identity = identity_of(request)
+    async def replayed() -> Response:
         run, state = await service.load(identity, run_id)
         require(identity, "read", all_agents=True)
         service.limits.check_rate(identity)
@@ -296,3 +287,5 @@ def _add_replay_route(routes: APIRouter, service: RunService, keyed: KeyedRespon
         finally:
             leaving.cancel()
             replaying.cancel()
+
+    return await keyed.once(request, idempotency_key, replayed)

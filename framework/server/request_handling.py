@@ -9,14 +9,15 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from json import JSONDecodeError
 from time import perf_counter
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from fastapi import Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -26,26 +27,27 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import (
     BodyTooLarge,
+    ErrorResponse,
     RateLimited,
     ServerBusy,
     Unauthenticated,
     error_body,
+    internal_error_body,
     status_error_body,
     validation_error,
 )
+from framework.server.event_stream import ConfigFeed
 from framework.server.identity import BodiesInFlight, Identify, check_access, identity_of
+from framework.server.run_service import RunService
 from framework.server.schemas import Printable, redacted_json
 from framework.telemetry.metrics import ServerMetrics
-from framework.telemetry.redact import safe_traceback
+from framework.telemetry.setup import Scrape
 from framework.telemetry.spans import apply_inbound
 from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, RequestError, StoreError, TriggerPaused
-from framework.types.report import Inbound
 from framework.types.strict_json import bytes_digest, check_json_size, content_digest, read_json
-
-log = logging.getLogger(__name__)
-
 
 log = logging.getLogger("agentsd.requests")
 
@@ -215,41 +217,130 @@ def accepted_locale(headers: Mapping[str, str]) -> str | None:
     return min(ranked)[2] if ranked else None
 
 
-def guarded_route(
-    identify: Identify,
-    trace_context: Callable[[], Inbound],
-    max_body_bytes: int = CONFIG_BODY_BYTES,
-    bodies: BodiesInFlight | None = None,
-) -> type[APIRoute]:
-    """Return a route class that checks access before each request, and sets its identity.
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerState:
+    """What the routes of one app share."""
 
-    Args:
-        identify: the access check.
-        trace_context: returns how a request's `traceparent` is used; called for each request.
-        max_body_bytes: size limit of request bodies.
-        bodies: counts them while their requests are handled.
-    """
-    in_flight = bodies or BodiesInFlight()
+    service: RunService
+    identify: Identify
+    """The access check."""
+    feed: ConfigFeed = field(default_factory=ConfigFeed)
+    """The configuration events. Once it is closed, the server is stopping."""
+    scrape: Scrape | None = None
+    """Returns the metrics of this process; None if they are not collected."""
+    parts: dict[Callable[[ServerState], Any], Any] = field(default_factory=dict)
+    """Values of `shared` dependencies, by the functions that made them."""
 
-    class GuardedRoute(APIRoute):
-        """A route that returns errors in the format of this API, in any app."""
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime that the app serves."""
+        return self.service.runtime
 
-        def get_route_handler(self) -> _Handler:
-            handle = super().get_route_handler()
+    def part(self, make: Callable[[ServerState], T]) -> T:
+        """Return what `make` returns for this app; it is called once."""
+        if make not in self.parts:
+            self.parts[make] = make(self)
+        found: T = self.parts[make]
+        return found
 
-            async def handle_checked(request: Request) -> Response:
-                try:
-                    check_access(identify, request)
-                    inbound = apply_inbound(request.headers.getlist("traceparent"), trace_context())
-                    body = _LimitedBody(request, max_body_bytes, in_flight)
-                    with inbound, closing(body):
-                        return with_security_headers(await handle(_StrictRequest(request, body)))
-                except Exception as error:  # noqa: BLE001 - sent to the client; internal errors are also logged
-                    return with_security_headers(error_response(error, request))
 
-            return handle_checked
+class ServerRoute(APIRoute):
+    """A route that is built once, although building it takes a millisecond, and serves any number of apps."""
 
-    return GuardedRoute
+    state: ServerState
+
+    def serving(self, state: ServerState) -> Self:
+        """Return a copy of the route for an app with this state."""
+        route = copy(self)
+        route.state = state
+        return route
+
+
+def served_state(request: Request) -> ServerState:
+    """Return what the routes of a request's app share."""
+    state: ServerState = request.scope["route"].state
+    return state
+
+
+def shared(make: Callable[[ServerState], Any]) -> Any:
+    """Return a dependency whose value `make` returns when it is first needed: one for each app."""
+
+    async def value(request: Request) -> Any:
+        return served_state(request).part(make)
+
+    return Depends(value)
+
+
+ServedRuntime = Annotated[Runtime, shared(lambda state: state.runtime)]
+ServedRuns = Annotated[RunService, shared(lambda state: state.service)]
+
+
+class GuardedRoute(ServerRoute):
+    """A route that checks access, limits bodies, and returns errors in the format of this API, in any app."""
+
+    max_body_bytes = CONFIG_BODY_BYTES
+
+    def check_access(self, request: Request) -> None:
+        """Find the identity of a request; raises Unauthenticated or AccessDenied."""
+        check_access(served_state(request).identify, request)
+
+    def get_route_handler(self) -> _Handler:
+        """Return the handler with the checks before it."""
+        handle = super().get_route_handler()
+
+        async def handle_checked(request: Request) -> Response:
+            try:
+                self.check_access(request)
+                service = served_state(request).service
+                telemetry = service.runtime.settings.telemetry
+                inbound = apply_inbound(request.headers.getlist("traceparent"), telemetry.inbound)
+                body = _LimitedBody(request, self.max_body_bytes, service.limits.bodies)
+                with inbound, closing(body):
+                    return with_security_headers(await handle(_StrictRequest(request, body)))
+            except Exception as error:  # noqa: BLE001 - sent to the client; internal errors are also logged
+                return with_security_headers(error_response(error, request))
+
+        return handle_checked
+
+
+class MessageRoute(GuardedRoute):
+    """A guarded route that takes messages or files."""
+
+    max_body_bytes = CHAT_BODY_BYTES
+
+
+def api_router(tag: str, route_class: type[ServerRoute] = GuardedRoute, prefix: str = "/agent") -> APIRouter:
+    """Return the router of a resource, whose routes have this tag in the OpenAPI document."""
+    return APIRouter(
+        prefix=prefix,
+        route_class=route_class,
+        tags=[tag],
+        responses={"default": {"model": ErrorResponse, "description": "Any other error"}},
+        generate_unique_id_function=lambda added: added.name,
+    )
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route for errors with these HTTP statuses."""
+    return {status: {"model": ErrorResponse, "description": HTTPStatus(status).phrase} for status in sorted(statuses)}
+
+
+STREAM_RESPONSE: dict[str, Any] = {
+    "content": {
+        "text/event-stream": {
+            "x-item-schema": {  # `itemSchema` of OpenAPI 3.2; in 3.1, a schema would describe the whole stream
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string"},
+                    "event": {"type": "string"},
+                    "data": {"type": "string", "contentMediaType": "application/json"},
+                    "retry": {"type": "integer", "minimum": 0},
+                },
+            },
+        }
+    }
+}
+"""Description of a response of server-sent events."""
 
 
 def json_response(body: BaseModel, status: int = 200) -> JSONResponse:
@@ -284,12 +375,6 @@ def error_response(error: Exception, request: Request) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse(status_error_body(error.status_code, str(error.detail)), error.status_code, error.headers)
     return JSONResponse(internal_error_body(error, request), 500)
-
-
-def internal_error_body(error: Exception, request: Request) -> dict[str, Any]:
-    """Log an unexpected error, and return the response body for it."""
-    log.error("%s %s failed: %s", request.method, request.url.path, safe_traceback(error))
-    return status_error_body(500, "internal error; see the log of the server")
 
 
 def _cause_of(error: Exception) -> Exception:
@@ -471,3 +556,6 @@ def _copied(response: Response) -> Response:
     copied = Response(response.body, response.status_code)
     copied.raw_headers = [*response.raw_headers]
     return copied
+
+
+Keyed = Annotated[KeyedResponses, shared(lambda _: KeyedResponses())]

@@ -1,49 +1,64 @@
-"""The router with all routes of a runtime, and the routes of protocols whose SDKs the first request imports."""
+"""The router with all routes of a runtime, those of protocols whose SDKs the first request imports, `/openapi.json`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from fastapi import APIRouter, Request
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
+from framework.config.api_keys import ROLES
 from framework.config.overlay import settings_source
+from framework.config.schema import field_docs
 from framework.config.settings import unset_key_problems
 from framework.engine.runtime.runtime import Runtime
-from framework.server.agents_api import add_agent_routes
+from framework.server import (
+    agents_api,
+    files_api,
+    grants_api,
+    logins_api,
+    memory_api,
+    operations_api,
+    replay_api,
+    runs_api,
+    triggers_api,
+    usage_api,
+)
 from framework.server.errors import NotInstalled
-from framework.server.event_stream import ConfigFeed, OpenStreams
-from framework.server.files_api import add_config_routes, add_file_routes
-from framework.server.grants_api import add_grant_routes
+from framework.server.event_stream import OpenStreams
 from framework.server.identity import FULL_ACCESS, Identify, Identity, KeyLimits, access_check, identity_of, requires
-from framework.server.logins_api import add_login_routes
-from framework.server.memory_api import add_memory_routes
-from framework.server.openai.v1_routes import v1_routes
-from framework.server.openapi import DEFAULT_RESPONSE, STREAM_RESPONSE, add_openapi_route, error_responses
-from framework.server.operations_api import add_event_routes, add_fleet_routes, add_identity_routes
-from framework.server.replay_api import add_replay_routes
+from framework.server.openai import v1_routes
 from framework.server.request_handling import (
-    CHAT_BODY_BYTES,
-    CONFIG_BODY_BYTES,
-    KeyedResponses,
+    STREAM_RESPONSE,
+    MessageRoute,
+    ServedRuns,
+    ServerRoute,
+    ServerState,
+    api_router,
     counted_body,
-    guarded_route,
+    error_responses,
+    served_state,
 )
 from framework.server.run_service import RunService
-from framework.server.runs_api import add_approval_routes, add_chat_routes, add_conversation_routes, add_run_routes
-from framework.server.triggers_api import add_trigger_routes, add_webhook_route, no_check
-from framework.server.usage_api import add_usage_routes
 from framework.types.errors import ConfigError
+from framework.types.installation import installed_version
 
 if TYPE_CHECKING:
     from framework.server.a2a import A2aApp
     from framework.server.mcp import McpEndpoint
 
 
-_AguiRespond = Callable[[Request, RunService, str], Awaitable[Response]]
+protocols = api_router("protocols", MessageRoute, prefix="")
+"""MCP and A2A are not part of the OpenAPI document: their specifications describe them."""
 _AGUI_ROLES = ["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
 _AGUI_BODY: dict[str, Any] = {
     "required": True,
@@ -101,26 +116,23 @@ _AGUI_BODY: dict[str, Any] = {
 }
 
 
-def add_agui_routes(routes: APIRouter, service: RunService) -> None:
-    """Add `/agui/{agent}`."""
+@protocols.post(
+    "/agui/{agent}",
+    response_class=StreamingResponse,
+    dependencies=[requires("chat")],
+    responses={200: STREAM_RESPONSE, **error_responses(404, 409, 413, 501, 503)},
+    openapi_extra={"requestBody": _AGUI_BODY},
+)
+async def run_agui(request: Request, service: ServedRuns, agent: str) -> Response:
+    """Run an agent, or continue it after an interrupt, and stream AG-UI events.
 
-    @routes.post(
-        "/agui/{agent}",
-        response_class=StreamingResponse,
-        dependencies=[requires("chat")],
-        responses={200: STREAM_RESPONSE, **error_responses(404, 409, 413, 501, 503)},
-        openapi_extra={"requestBody": _AGUI_BODY},
-    )
-    async def run_agui(request: Request, agent: str) -> Response:
-        """Run an agent, or continue it after an interrupt, and stream AG-UI events.
-
-        The agent `auto` is chosen by the router.
-        """
-        respond = await asyncio.to_thread(_agui_respond)  # the first import takes 0.1 s
-        return await respond(request, service, agent)
+    The agent `auto` is chosen by the router.
+    """
+    respond = await asyncio.to_thread(_agui_respond)  # the first import takes 0.1 s
+    return await respond(request, service, agent)
 
 
-def _agui_respond() -> _AguiRespond:
+def _agui_respond() -> Callable[[Request, RunService, str], Awaitable[Response]]:
     """Import the protocol's SDK, which not every server has; raises NotInstalled."""
     try:
         from framework.server.agui import respond
@@ -135,19 +147,13 @@ _MAX_VALUES = 10_000
 """Limit of JSON values in a body: the SDK parses it in the event loop, at 5 microseconds a value."""
 
 
-def add_mcp_routes(routes: APIRouter, service: RunService) -> None:
-    """Add `/mcp`. It is not part of the OpenAPI document: its bodies are JSON-RPC."""
-    endpoints: list[McpEndpoint] = []
-
-    @routes.api_route(
-        "/mcp", methods=["GET", "POST", "DELETE"], dependencies=[requires("chat")], include_in_schema=False
-    )
-    async def mcp(request: Request) -> Response:
-        """Answer a message of an MCP client, or open or end its session."""
-        create = await asyncio.to_thread(_mcp_endpoint)  # the first import takes a second
-        if not endpoints:
-            endpoints.append(create(service))
-        return await endpoints[0].response(identity_of(request), await counted_body(request, _MAX_VALUES))
+@protocols.api_route(
+    "/mcp", methods=["GET", "POST", "DELETE"], dependencies=[requires("chat")], include_in_schema=False
+)
+async def answer_mcp(request: Request) -> Response:
+    """Answer a message of an MCP client, or open or end its session."""
+    endpoint = served_state(request).part(await asyncio.to_thread(_mcp_endpoint))  # the first import takes a second
+    return await endpoint.response(identity_of(request), await counted_body(request, _MAX_VALUES))
 
 
 def _mcp_endpoint() -> type[McpEndpoint]:
@@ -161,46 +167,41 @@ def _mcp_endpoint() -> type[McpEndpoint]:
     return McpEndpoint
 
 
-"""Limit of JSON values in a body: the SDK parses it in the event loop."""
 _CARD = ".well-known/agent-card.json"
 """Path of the description of an agent (RFC 8615, and the A2A specification 8.2)."""
 
 
-def add_a2a_routes(routes: APIRouter, service: RunService) -> None:
-    """Add `/a2a` and the cards. They are not part of the OpenAPI document: the protocol describes them."""
-    apps: list[A2aApp] = []
-
-    async def loaded() -> A2aApp:
-        create = await asyncio.to_thread(_a2a_app)  # the first import takes a second
-        if not apps:
-            apps.append(create(service))
-        return apps[0]
-
-    @routes.get(f"/{_CARD}", dependencies=[requires("chat", "read")], include_in_schema=False)
-    async def card(request: Request) -> Response:
-        """Describe the only agent that the client may use, or the router and all agents."""
-        return JSONResponse((await loaded()).card(request, None))
-
-    @routes.get(f"/a2a/{{agent}}/{_CARD}", dependencies=[requires("chat", "read")], include_in_schema=False)
-    async def card_of_agent(request: Request, agent: str) -> Response:
-        """Describe an agent."""
-        return JSONResponse((await loaded()).card(request, agent))
-
-    @routes.api_route(
-        "/a2a/{agent}{rest:path}",
-        methods=["GET", "POST", "DELETE"],
-        dependencies=[requires("chat")],
-        include_in_schema=False,
-    )
-    async def a2a(request: Request) -> Response:
-        """Answer a request of an A2A client."""
-        app = await loaded()
-        body = await counted_body(request, _MAX_VALUES) if request.method == "POST" else b""
-        with service.limits.admit_stream(identity_of(request)) as admitted:
-            return app.response(request, body, admitted.pop_all())
+@protocols.get(f"/{_CARD}", dependencies=[requires("chat", "read")], include_in_schema=False)
+async def show_card(request: Request) -> Response:
+    """Describe the only agent that the client may use, or the router and all agents."""
+    return JSONResponse((await _a2a_of(request)).card(request, None))
 
 
-def _a2a_app() -> Callable[[RunService], A2aApp]:
+@protocols.get(f"/a2a/{{agent}}/{_CARD}", dependencies=[requires("chat", "read")], include_in_schema=False)
+async def show_card_of_agent(request: Request, agent: str) -> Response:
+    """Describe an agent."""
+    return JSONResponse((await _a2a_of(request)).card(request, agent))
+
+
+@protocols.api_route(
+    "/a2a/{agent}{rest:path}",
+    methods=["GET", "POST", "DELETE"],
+    dependencies=[requires("chat")],
+    include_in_schema=False,
+)
+async def answer_a2a(request: Request, service: ServedRuns) -> Response:
+    """Answer a request of an A2A client."""
+    app = await _a2a_of(request)
+    body = await counted_body(request, _MAX_VALUES) if request.method == "POST" else b""
+    with service.limits.admit_stream(identity_of(request)) as admitted:
+        return app.response(request, body, admitted.pop_all())
+
+
+async def _a2a_of(request: Request) -> A2aApp:
+    return served_state(request).part(await asyncio.to_thread(_a2a_app))  # the first import takes a second
+
+
+def _a2a_app() -> type[A2aApp]:
     """Import the A2A SDK, which not every server has; raises NotInstalled."""
     try:
         from framework.server.a2a import A2aApp
@@ -225,7 +226,106 @@ def _send_pushes() -> Callable[[Runtime], Awaitable[None]]:
     return send_pushes
 
 
-_PREFIX = "/agent"
+documented = [
+    *(runs_api.routes, grants_api.routes, logins_api.routes, replay_api.routes, memory_api.routes, usage_api.routes),
+    *(operations_api.routes, agents_api.routes, files_api.routes, files_api.file_routes, triggers_api.routes),
+    protocols,
+]
+openapi_routes = api_router("configuration")
+_COMMON_ERRORS = (400, 401, 403, 429, 500)
+"""HTTP statuses of errors that every route can have."""
+_EXAMPLES = Path(__file__).with_name("examples.yaml")
+_DESCRIPTION = (
+    "Runs of agents that are defined in files. Errors have the same form on every route; `default` stands for statuses"
+    " that are not listed."
+)
+_KEY = {"type": "http", "scheme": "bearer", "description": "A key of `server.api_keys`, if any are set."}
+_TAGS = {
+    "configuration": "The project's files, generations and agents, and the processes that serve them.",
+    "protocols": "Protocols of other programs. Those with specifications of their own are not described: `/v1`"
+    " (OpenAI's chat completions and Responses), `/mcp` (MCP) and `/a2a/{agent}` (A2A).",
+    "runs": "Runs, their conversations, decisions and figures.",
+}
+_JSON, _STREAM = "application/json", "text/event-stream"
+
+
+@openapi_routes.get("/openapi.json", include_in_schema=False, dependencies=[requires(*ROLES)])
+async def openapi(request: Request) -> JSONResponse:
+    """Return the OpenAPI document of the routes."""
+    base = request.url.path.removesuffix("/agent/openapi.json")
+    document = await asyncio.to_thread(build_document)  # the first time takes long
+    return JSONResponse({**document, "servers": [{"url": base or "/"}]})
+
+
+@cache
+def build_document() -> dict[str, Any]:
+    """Return the OpenAPI document of routes, with the docstrings of fields as descriptions, and examples."""
+    routes = [route for part in documented for route in part.routes]
+    document = get_openapi(title="agentsd", version=installed_version(), description=_DESCRIPTION, routes=routes)
+    document["info"] |= {"license": {"name": "MIT", "identifier": "MIT"}, "contact": {"name": "agentsd"}}
+    document["tags"] = [{"name": tag, "description": text} for tag, text in _TAGS.items()]
+    document["components"]["securitySchemes"] = {"key": _KEY}
+    document["security"] = [{"key": []}, {}]
+    schemas = document["components"]["schemas"]
+    # Without it, the kind of a decision or of a part is unknown.
+    for kind in ("Approve", "Edit", "Reject", "Respond", "TextPart", "MediaPart"):
+        schemas[kind]["required"] = [*dict.fromkeys([*schemas[kind].get("required", ()), "type"])]
+    _describe_fields(schemas)
+    _remove_null_parameters(document["paths"])
+    _add_common_errors(document["paths"])
+    _add_examples(document["paths"])
+    return document
+
+
+def _describe_fields(schemas: dict[str, Any]) -> None:
+    models = {model.__name__: model for model in _models(BaseModel)}
+    for name, schema in schemas.items():
+        model = models.get(name.removesuffix("-Input").removesuffix("-Output"))
+        for field, text in field_docs(model).items() if model else ():
+            if (node := schema.get("properties", {}).get(field)) is not None:
+                node.setdefault("description", text)
+
+
+def _models(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Yield the models of this package. Their names are unique."""
+    for model in kind.__subclasses__():
+        if model.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            yield model
+        yield from _models(model)
+
+
+def _remove_null_parameters(paths: dict[str, Any]) -> None:
+    """Let no parameter be null: a query and a header have only texts, and one that is not set is left out."""
+    for operation in (operation for operations in paths.values() for operation in operations.values()):
+        for parameter in operation.get("parameters", ()):
+            schema = parameter["schema"]
+            kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+            if len(kinds) == 1:
+                del schema["anyOf"]
+                parameter["schema"] = {**kinds[0], **schema}
+
+
+def _add_common_errors(paths: dict[str, Any]) -> None:
+    """Add the errors of every route. As `responses` of the routers, they would take a third of the time to build."""
+    for operation in (operation for operations in paths.values() for operation in operations.values()):
+        responses = operation["responses"]
+        for status in _COMMON_ERRORS:
+            common = {**responses["default"], "description": HTTPStatus(status).phrase}
+            responses.setdefault(str(status), common)
+
+
+def _add_examples(paths: dict[str, Any]) -> None:
+    examples = yaml.safe_load(_EXAMPLES.read_text("utf-8"))
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            found = examples.get(f"{method.upper()} {path}", {})
+            if "requests" in found:
+                named = {name: {"value": value} for name, value in found["requests"].items()}
+                operation["requestBody"]["content"][_JSON]["examples"] = named
+            success = next(response for status, response in operation["responses"].items() if status.startswith("2"))
+            for kind, media_type in (("response", _JSON), ("stream", _STREAM)):
+                if kind in found:
+                    success["content"][media_type]["example"] = found[kind]
 
 
 def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None = None) -> APIRouter:
@@ -238,67 +338,33 @@ def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None 
         identify: the app's own access check, in place of `guarded`: returns the `Identity` of a request, or raises
             AccessDenied or Unauthenticated. It is called for each request, and again while a stream is open.
     """
-    feed = ConfigFeed()
-    runtime.catalog.subscribe(feed.add)
-    return build_routes(runtime, feed, identify or (runtime_access_check(runtime) if guarded else _allow_all))
+    state = server_state(runtime, identify or (runtime_access_check(runtime) if guarded else _allow_all))
+    runtime.catalog.subscribe(state.feed.add)
+    return served_routes(state)
 
 
-def build_routes(
-    runtime: Runtime, feed: ConfigFeed, identify: Identify, streams: OpenStreams | None = None
-) -> APIRouter:
-    """Return the routes.
+def server_state(
+    runtime: Runtime, identify: Identify, streams: OpenStreams | None = None, **options: Any
+) -> ServerState:
+    """Return the state of the routes for one app.
 
     Args:
         runtime: the runtime to serve.
-        feed: the configuration events. The caller closes it to end the streams of events.
         identify: the access check.
         streams: the streams of runs. The caller closes them to end the open ones.
+        **options: other fields of the state.
     """
-
-    def routes_of(tag: str, max_body_bytes: int, prefix: str = _PREFIX, identify: Identify = identify) -> APIRouter:
-        inbound = lambda: runtime.settings.telemetry.inbound  # noqa: E731 - read at each request
-        route = guarded_route(identify, inbound, max_body_bytes, limits.bodies)
-        return APIRouter(
-            prefix=prefix,
-            route_class=route,
-            tags=[tag],
-            responses=DEFAULT_RESPONSE,
-            generate_unique_id_function=lambda added: added.name,
-        )
-
     limits = KeyLimits(runtime.store, runtime.settings.server)
-    service = RunService(runtime, limits, streams or OpenStreams())
-    keyed = KeyedResponses()
-    runs, config = routes_of("runs", CHAT_BODY_BYTES), routes_of("configuration", CONFIG_BODY_BYTES)
-    add_chat_routes(runs, service)
-    add_run_routes(runs, service, keyed)
-    add_approval_routes(runs, runtime)
-    add_grant_routes(runs, service)
-    public = APIRouter()
-    add_login_routes(runs, public, runtime)
-    add_replay_routes(runs, service, keyed)
-    add_conversation_routes(runs, runtime, keyed)
-    add_memory_routes(runs, runtime)
-    add_usage_routes(runs, runtime)
-    add_identity_routes(config, runtime)
-    add_agent_routes(config, runtime)
-    add_config_routes(config, runtime, keyed)
-    add_fleet_routes(config, runtime)
-    add_trigger_routes(config, runtime)
-    hooks = routes_of("runs", CHAT_BODY_BYTES, "", no_check)
-    add_webhook_route(hooks, runtime)
-    files = routes_of("configuration", CHAT_BODY_BYTES)
-    add_file_routes(files, runtime)
-    add_event_routes(config, feed, limits, service.streams)
-    protocols = routes_of("protocols", CHAT_BODY_BYTES, "")
-    add_agui_routes(protocols, service)
-    add_mcp_routes(protocols, service)
-    add_a2a_routes(protocols, service)
-    add_openapi_route(config, [*runs.routes, *config.routes, *files.routes, *protocols.routes])
-    router = APIRouter()
-    for part in (public, hooks, runs, config, files, protocols, v1_routes(service, identify)):
-        router.routes.extend(part.routes)  # complete; `include_router` would build each of them again
-    return router
+    return ServerState(RunService(runtime, limits, streams or OpenStreams()), identify, **options)
+
+
+def served_routes(state: ServerState, *, with_probes: bool = False) -> APIRouter:
+    """Return the routes for an app with this state, with `/health`, `/ready` and `/metrics` if they are asked for."""
+    served = APIRouter()
+    parts = [logins_api.callback_route, triggers_api.webhook_routes, *documented, openapi_routes, v1_routes.routes]
+    for part in [*parts, operations_api.probes, operations_api.metrics_route] if with_probes else parts:
+        served.routes.extend(route.serving(state) for route in part.routes if isinstance(route, ServerRoute))
+    return served
 
 
 def runtime_access_check(runtime: Runtime) -> Identify:

@@ -8,12 +8,11 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 
-from framework.engine.runtime.runtime import Runtime
-from framework.engine.runtime.start import fork_conversation as copy_conversation
+from framework.engine.runtime.start import fork_conversation
 from framework.server.errors import run_error_body
 from framework.server.event_stream import (
     EncodedEvent,
@@ -22,18 +21,23 @@ from framework.server.event_stream import (
     encode_event,
     until_client_leaves,
 )
-from framework.server.identity import identity_of, requires
-from framework.server.openapi import STREAM_RESPONSE, error_responses
+from framework.server.identity import Admin, Chatter, Decider, Identity, Reader, RunReader
 from framework.server.request_handling import (
+    STREAM_RESPONSE,
     Cursor,
     IdempotencyHeader,
-    KeyedResponses,
+    Keyed,
+    MessageRoute,
     OldCursor,
     OptionalSize,
     PageSize,
+    ServedRuns,
+    ServedRuntime,
     accepted_locale,
+    api_router,
     compressed_response,
     either,
+    error_responses,
     page_of,
     verbatim_response,
 )
@@ -155,35 +159,38 @@ _FIELDS = {"history": "messages", "conversation": "conversation_id"}
 """Fields of a request body by the options that have other names."""
 
 
-def add_chat_routes(routes: APIRouter, service: RunService) -> None:
-    """Add the `/chat` route."""
-
-    @routes.post(
-        "/chat",
-        response_model=ChatResponse,
-        dependencies=[requires("chat")],
-        responses={
-            200: STREAM_RESPONSE,
-            202: {"model": ChatResponse, "description": "The run waits for a decision: see `pending`"},
-            **error_responses(404, 409, 413, 502, 503),
-        },
-    )
-    async def send_message(request: Request, body: ChatBody, idempotency_key: IdempotencyHeader = None) -> Response:
-        """Send a message, and wait until the run has ended or waits for a decision.
-
-        A run that fails returns the error with the status of its cause, and `run_id`.
-        """
-        cancels, identity = body.on_disconnect == "cancel", identity_of(request)
-        if body.stream:
-            with service.limits.admit_stream(identity) as admitted:
-                run = await submit_body(service, request, body, idempotency_key)
-                return run_stream(request, service, run, admitted, cancel_on_leave=cancels)
-        run = await submit_body(service, request, body, idempotency_key)
-        result = await (_result_or_cancel(request, service, run) if cancels else service.result(run))
-        return _response(run, result)
+routes = api_router("runs", MessageRoute)
 
 
-async def submit_body(service: RunService, request: Request, body: RunBody, idempotency_key: str | None) -> OwnedRun:
+@routes.post(
+    "/chat",
+    response_model=ChatResponse,
+    responses={
+        200: STREAM_RESPONSE,
+        202: {"model": ChatResponse, "description": "The run waits for a decision: see `pending`"},
+        **error_responses(404, 409, 413, 502, 503),
+    },
+)
+async def send_message(
+    request: Request, identity: Chatter, service: ServedRuns, body: ChatBody, idempotency_key: IdempotencyHeader = None
+) -> Response:
+    """Send a message, and wait until the run has ended or waits for a decision.
+
+    A run that fails returns the error with the status of its cause, and `run_id`.
+    """
+    cancels = body.on_disconnect == "cancel"
+    if body.stream:
+        with service.limits.admit_stream(identity) as admitted:
+            run = await submit_body(service, request, identity, body, idempotency_key)
+            return run_stream(request, service, run, admitted, cancel_on_leave=cancels)
+    run = await submit_body(service, request, identity, body, idempotency_key)
+    result = await (_result_or_cancel(request, service, run) if cancels else service.result(run))
+    return _response(run, result)
+
+
+async def submit_body(
+    service: RunService, request: Request, identity: Identity, body: RunBody, idempotency_key: str | None
+) -> OwnedRun:
     """Start the run of a request body; raises the errors of `RunService.submit`."""
     body.check()
     repetition = (idempotency_key, body.digest) if idempotency_key else None
@@ -191,9 +198,7 @@ async def submit_body(service: RunService, request: Request, body: RunBody, idem
     options = body.options
     if body.locale is None and (locale := accepted_locale(request.headers)):
         options["locale"] = locale
-    return await service.submit(
-        identity_of(request), body.message, options, place=place, repetition=repetition, fields=_FIELDS
-    )
+    return await service.submit(identity, body.message, options, place=place, repetition=repetition, fields=_FIELDS)
 
 
 def _response(run: OwnedRun, result: RunResult) -> Response:
@@ -224,189 +229,161 @@ _LAST_EVENT = Annotated[
 ]
 
 
-def add_run_routes(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
-    """Add the routes below `/runs`."""
-    _add_submit_route(routes, service)
-    _add_list_route(routes, service.runtime)
-    _add_read_routes(routes, service)
-    _add_events_route(routes, service)
-    _add_control_routes(routes, service, keyed)
-    _add_rating_routes(routes, service)
+@routes.post("/runs", status_code=202, response_model=RunReference, responses=error_responses(404, 409, 413))
+async def start_run(
+    request: Request, identity: Chatter, service: ServedRuns, body: RunBody, idempotency_key: IdempotencyHeader = None
+) -> Response:
+    """Start a run in the background. It continues if the server restarts."""
+    run = await submit_body(service, request, identity, body, idempotency_key)
+    location = f"{request.url.path}/{run.run_id}"
+    return verbatim_response(await _reference(service, run), 202, {**run.headers, "location": location})
 
 
-def _add_submit_route(routes: APIRouter, service: RunService) -> None:
-    @routes.post(
-        "/runs",
-        status_code=202,
-        response_model=RunReference,
-        dependencies=[requires("chat")],
-        responses=error_responses(404, 409, 413),
-    )
-    async def start_run(request: Request, body: RunBody, idempotency_key: IdempotencyHeader = None) -> Response:
-        """Start a run in the background. It continues if the server restarts."""
-        run = await submit_body(service, request, body, idempotency_key)
-        location = f"{request.url.path}/{run.run_id}"
-        return verbatim_response(await _reference(service, run), 202, {**run.headers, "location": location})
+@routes.get("/runs", response_model=RunList)
+async def list_runs(
+    identity: Reader,
+    runtime: ServedRuntime,
+    filters: Annotated[RunFilters, Query()],
+    cursor: Cursor = None,
+    before: OldCursor = None,
+    limit: PageSize = 20,
+) -> Response:
+    """List runs, the newest first."""
+    query = filters.query(either(cursor, before, "before"), limit)
+    found, following = await list_runs_for(runtime, identity, query)
+    return verbatim_response(RunList(runs=tuple(map(RunSummary.model_validate, found)), next=following))
 
 
-def _add_list_route(routes: APIRouter, runtime: Runtime) -> None:
-    @routes.get("/runs", response_model=RunList, dependencies=[requires("read")])
-    async def list_runs(
-        request: Request,
-        filters: Annotated[RunFilters, Query()],
-        cursor: Cursor = None,
-        before: OldCursor = None,
-        limit: PageSize = 20,
-    ) -> Response:
-        """List runs, the newest first."""
-        query = filters.query(either(cursor, before, "before"), limit)
-        found, following = await list_runs_for(runtime, identity_of(request), query)
-        return verbatim_response(RunList(runs=tuple(map(RunSummary.model_validate, found)), next=following))
+@routes.get("/runs/{run_id}", response_model=RunDetail, responses=error_responses(404))
+async def show_run(identity: RunReader, service: ServedRuns, run_id: str) -> Response:
+    """Return a run with its messages, its steps, and what it waits for."""
+    runtime = service.runtime
+    run, state = await service.load(identity, run_id)
+    info = await load_run_info_for(runtime, identity, run_id)
+    decisions = await runtime.store.decisions(run_id) if state.decisions else ()
+    detail = RunDetail.of(state, info, runtime.catalog.current, decisions)
+    return verbatim_response(detail, headers=run.headers)
 
 
-def _add_read_routes(routes: APIRouter, service: RunService) -> None:
-    @routes.get(
-        "/runs/{run_id}",
-        response_model=RunDetail,
-        dependencies=[requires("read", "chat")],
-        responses=error_responses(404),
-    )
-    async def show_run(request: Request, run_id: str) -> Response:
-        """Return a run with its messages, its steps, and what it waits for."""
-        identity, runtime = identity_of(request), service.runtime
+@routes.get("/runs/{run_id}/trace", response_model=StoredTrace, responses=error_responses(404))
+async def show_trace(
+    request: Request,
+    identity: Reader,
+    service: ServedRuns,
+    run_id: str,
+    cursor: Cursor = None,
+    after: OldCursor = None,
+    limit: OptionalSize = None,
+) -> Response:
+    """Return the stored spans of a run, in the order they began; compressed if the client accepts gzip."""
+    run, state = await service.load(identity, run_id)
+    spans, name = tuple(await service.runtime.store.spans(run_id)), "cursor" if cursor else "after"
+    page, following = page_of(spans, either(cursor, after, "after"), limit, lambda span: span.span_id, name)
+    trace = StoredTrace.model_construct(run_id=run_id, trace_id=state.trace_id, spans=tuple(page), next=following)
+    return await asyncio.to_thread(compressed_response, trace, request, run.headers)
+
+
+@routes.get(
+    "/runs/{run_id}/events",
+    response_class=StreamingResponse,
+    responses={
+        200: STREAM_RESPONSE,
+        204: {"description": "No event follows: the run has ended, or is paused"},
+        **error_responses(404, 503),
+    },
+)
+async def follow_run(
+    request: Request,
+    identity: RunReader,
+    service: ServedRuns,
+    run_id: str,
+    after: Annotated[int, Query(ge=0, le=2**53, description="Number of the last event received.")] = 0,
+    wait: Annotated[bool, Query(description="Continue after a pause, until the run ends.")] = False,
+    last_event_id: _LAST_EVENT = None,
+) -> Response:
+    """Stream the events of a run, stored and live, until it ends or pauses.
+
+    A client that reconnects with `Last-Event-ID` gets every later numbered event once. If none can follow, the
+    status is 204, which keeps browsers from reconnecting.
+    """
+    run, state = await service.load(identity, run_id)
+    after = last_event(after, last_event_id)
+    is_over = state.status not in OPEN_STATUSES or (state.status == "paused" and not wait)
+    if is_over and 0 < state.seq <= after:
+        return Response(status_code=204, headers=run.headers)
+    with service.limits.admit_stream(identity) as admitted:
+        return run_stream(request, service, run, admitted, after, wait=wait)
+
+
+@routes.post(
+    "/runs/{run_id}/decisions", status_code=202, response_model=RunReference, responses=error_responses(404, 409, 413)
+)
+async def decide_run(
+    request: Request,
+    identity: Decider,
+    service: ServedRuns,
+    keyed: Keyed,
+    run_id: str,
+    body: DecisionsBody,
+    idempotency_key: IdempotencyHeader = None,
+) -> Response:
+    """Decide what a run waits for, and continue it in the background. Undecided confirmations stay open."""
+
+    async def decide() -> Response:
         run, state = await service.load(identity, run_id)
-        info = await load_run_info_for(runtime, identity, run_id)
-        decisions = await runtime.store.decisions(run_id) if state.decisions else ()
-        detail = RunDetail.of(state, info, runtime.catalog.current, decisions)
-        return verbatim_response(detail, headers=run.headers)
+        # Another process may have got the request first.
+        is_repeated = idempotency_key is not None and body.decisions.items() <= state.decisions.items()
+        if not is_repeated:
+            await service.decide(identity, run, body.decisions)
+        return verbatim_response(await _reference(service, run), 202, run.headers)
 
-    @routes.get(
-        "/runs/{run_id}/trace",
-        response_model=StoredTrace,
-        dependencies=[requires("read")],
-        responses=error_responses(404),
-    )
-    async def show_trace(
-        request: Request,
-        run_id: str,
-        cursor: Cursor = None,
-        after: OldCursor = None,
-        limit: OptionalSize = None,
-    ) -> Response:
-        """Return the stored spans of a run, in the order they began; compressed if the client accepts gzip."""
-        run, state = await service.load(identity_of(request), run_id)
-        spans, name = tuple(await service.runtime.store.spans(run_id)), "cursor" if cursor else "after"
-        page, following = page_of(spans, either(cursor, after, "after"), limit, lambda span: span.span_id, name)
-        trace = StoredTrace.model_construct(run_id=run_id, trace_id=state.trace_id, spans=tuple(page), next=following)
-        return await asyncio.to_thread(compressed_response, trace, request, run.headers)
+    return await keyed.once(request, idempotency_key, decide)
 
 
-def _add_events_route(routes: APIRouter, service: RunService) -> None:
-    @routes.get(
-        "/runs/{run_id}/events",
-        response_class=StreamingResponse,
-        dependencies=[requires("read", "chat")],
-        responses={
-            200: STREAM_RESPONSE,
-            204: {"description": "No event follows: the run has ended, or is paused"},
-            **error_responses(404, 503),
-        },
-    )
-    async def follow_run(
-        request: Request,
-        run_id: str,
-        after: Annotated[int, Query(ge=0, le=2**53, description="Number of the last event received.")] = 0,
-        wait: Annotated[bool, Query(description="Continue after a pause, until the run ends.")] = False,
-        last_event_id: _LAST_EVENT = None,
-    ) -> Response:
-        """Stream the events of a run, stored and live, until it ends or pauses.
+@routes.post(
+    "/runs/{run_id}/cancel",
+    status_code=202,
+    response_model=RunReference,
+    responses={
+        200: {"model": RunReference, "description": "Not cancelled: the run had ended before"},
+        **error_responses(404),
+    },
+)
+async def cancel_run(
+    request: Request,
+    identity: Chatter,
+    service: ServedRuns,
+    keyed: Keyed,
+    run_id: str,
+    idempotency_key: IdempotencyHeader = None,
+) -> Response:
+    """Cancel a run. The status is 202 if it is cancelled or will be, and 200 if it had ended before."""
 
-        A client that reconnects with `Last-Event-ID` gets every later numbered event once. If none can follow, the
-        status is 204, which keeps browsers from reconnecting.
-        """
-        identity = identity_of(request)
-        run, state = await service.load(identity, run_id)
-        after = last_event(after, last_event_id)
-        is_over = state.status not in OPEN_STATUSES or (state.status == "paused" and not wait)
-        if is_over and 0 < state.seq <= after:
-            return Response(status_code=204, headers=run.headers)
-        with service.limits.admit_stream(identity) as admitted:
-            return run_stream(request, service, run, admitted, after, wait=wait)
-
-
-def _add_control_routes(routes: APIRouter, service: RunService, keyed: KeyedResponses) -> None:
-    @routes.post(
-        "/runs/{run_id}/decisions",
-        status_code=202,
-        response_model=RunReference,
-        dependencies=[requires("decide")],
-        responses=error_responses(404, 409, 413),
-    )
-    async def decide_run(
-        request: Request, run_id: str, body: DecisionsBody, idempotency_key: IdempotencyHeader = None
-    ) -> Response:
-        """Decide what a run waits for, and continue it in the background. Undecided confirmations stay open."""
-        identity = identity_of(request)
-
-        async def decide() -> Response:
-            run, state = await service.load(identity, run_id)
-            # Another process may have got the request first.
-            is_repeated = idempotency_key is not None and body.decisions.items() <= state.decisions.items()
-            if not is_repeated:
-                await service.decide(identity, run, body.decisions)
-            return verbatim_response(await _reference(service, run), 202, run.headers)
-
-        return await keyed.once(request, idempotency_key, decide)
-
-    @routes.post(
-        "/runs/{run_id}/cancel",
-        status_code=202,
-        response_model=RunReference,
-        dependencies=[requires("chat")],
-        responses={
-            200: {"model": RunReference, "description": "Not cancelled: the run had ended before"},
-            **error_responses(404),
-        },
-    )
-    async def cancel_run(request: Request, run_id: str, idempotency_key: IdempotencyHeader = None) -> Response:
-        """Cancel a run. The status is 202 if it is cancelled or will be, and 200 if it had ended before."""
-
-        async def cancel() -> Response:
-            run, _ = await service.load(identity_of(request), run_id)
-            has_ended = await service.cancel(run) not in (*OPEN_STATUSES, "cancelled")
-            return verbatim_response(await _reference(service, run), 200 if has_ended else 202, run.headers)
-
-        return await keyed.once(request, idempotency_key, cancel)
-
-
-def _add_rating_routes(routes: APIRouter, service: RunService) -> None:
-    @routes.put(
-        "/runs/{run_id}/rating",
-        response_model=RunRating,
-        dependencies=[requires("chat")],
-        responses=error_responses(404, 413),
-    )
-    async def rate_run(request: Request, run_id: str, body: RatingBody) -> Response:
-        """Rate the answer of a run, with a comment. It replaces an earlier rating."""
-        identity = identity_of(request)
+    async def cancel() -> Response:
         run, _ = await service.load(identity, run_id)
-        at = datetime.fromtimestamp(service.runtime.store.now(), UTC)
-        by = identity.user or identity.name
-        rating = Rating(value=body.rating, comment=body.comment.strip(), by=by, at=at)
-        await service.runtime.store.rate(run.run_id, rating)
-        return verbatim_response(RunRating(run_id=run.run_id, rating=rating), headers=run.headers)
+        has_ended = await service.cancel(run) not in (*OPEN_STATUSES, "cancelled")
+        return verbatim_response(await _reference(service, run), 200 if has_ended else 202, run.headers)
 
-    @routes.delete(
-        "/runs/{run_id}/rating",
-        response_model=RunRating,
-        dependencies=[requires("chat")],
-        responses=error_responses(404),
-    )
-    async def delete_rating(request: Request, run_id: str) -> Response:
-        """Delete the rating of a run, if it has one."""
-        run, _ = await service.load(identity_of(request), run_id)
-        await service.runtime.store.rate(run.run_id, None)
-        return verbatim_response(RunRating(run_id=run.run_id, rating=None), headers=run.headers)
+    return await keyed.once(request, idempotency_key, cancel)
+
+
+@routes.put("/runs/{run_id}/rating", response_model=RunRating, responses=error_responses(404, 413))
+async def rate_run(identity: Chatter, service: ServedRuns, run_id: str, body: RatingBody) -> Response:
+    """Rate the answer of a run, with a comment. It replaces an earlier rating."""
+    run, _ = await service.load(identity, run_id)
+    at = datetime.fromtimestamp(service.runtime.store.now(), UTC)
+    by = identity.user or identity.name
+    rating = Rating(value=body.rating, comment=body.comment.strip(), by=by, at=at)
+    await service.runtime.store.rate(run.run_id, rating)
+    return verbatim_response(RunRating(run_id=run.run_id, rating=rating), headers=run.headers)
+
+
+@routes.delete("/runs/{run_id}/rating", response_model=RunRating, responses=error_responses(404))
+async def delete_rating(identity: Chatter, service: ServedRuns, run_id: str) -> Response:
+    """Delete the rating of a run, if it has one."""
+    run, _ = await service.load(identity, run_id)
+    await service.runtime.store.rate(run.run_id, None)
+    return verbatim_response(RunRating(run_id=run.run_id, rating=None), headers=run.headers)
 
 
 async def _reference(service: RunService, run: OwnedRun) -> RunReference:
@@ -423,80 +400,73 @@ _TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can acc
 _USER = Annotated[Id | None, Query(description="Its user, if the key can access several that have one with this id.")]
 
 
-def add_conversation_routes(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
-    """Add the routes below `/conversations`."""
-    _add_fork_route(routes, runtime, keyed)
-
-    @routes.get("/conversations", response_model=ConversationList, dependencies=[requires("read")])
-    async def list_conversations(
-        request: Request,
-        agent: Annotated[str | None, Query(description="Only conversations that this agent answered last.")] = None,
-        user: Annotated[Id | None, Query(description="Only conversations of this user.")] = None,
-        q: Annotated[Id | None, Query(description=_SEARCH)] = None,
-        cursor: Cursor = None,
-        limit: PageSize = 20,
-    ) -> Response:
-        """List conversations, the latest turn first."""
-        query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor or None, limit=limit)
-        found, following = await list_conversations_for(runtime, identity_of(request), query)
-        summaries = tuple(map(ConversationSummary.model_validate, found))
-        return verbatim_response(ConversationList(conversations=summaries, next=following))
-
-    @routes.get(
-        "/conversations/{conversation_id}",
-        response_model=ConversationDetail,
-        dependencies=[requires("read", "chat")],
-        responses=error_responses(404),
-    )
-    async def show_conversation(
-        request: Request, conversation_id: str, tenant: _TENANT = None, user: _USER = None
-    ) -> Response:
-        """Return a conversation with its messages."""
-        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
-        return verbatim_response(ConversationDetail.model_validate(found))
-
-    @routes.delete(
-        "/conversations/{conversation_id}",
-        response_model=DeletedConversation,
-        dependencies=[requires("admin")],
-        responses=error_responses(404, 409),
-    )
-    async def delete_conversation(
-        request: Request, conversation_id: str, tenant: _TENANT = None, user: _USER = None
-    ) -> Response:
-        """Delete a conversation with all its runs and their data."""
-        found = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
-        runs = await runtime.store.delete_conversation(found.id, found.tenant, found.user)
-        return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))
+@routes.get("/conversations", response_model=ConversationList)
+async def list_conversations(
+    identity: Reader,
+    runtime: ServedRuntime,
+    agent: Annotated[str | None, Query(description="Only conversations that this agent answered last.")] = None,
+    user: Annotated[Id | None, Query(description="Only conversations of this user.")] = None,
+    q: Annotated[Id | None, Query(description=_SEARCH)] = None,
+    cursor: Cursor = None,
+    limit: PageSize = 20,
+) -> Response:
+    """List conversations, the latest turn first."""
+    query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor or None, limit=limit)
+    found, following = await list_conversations_for(runtime, identity, query)
+    summaries = tuple(map(ConversationSummary.model_validate, found))
+    return verbatim_response(ConversationList(conversations=summaries, next=following))
 
 
-def _add_fork_route(routes: APIRouter, runtime: Runtime, keyed: KeyedResponses) -> None:
-    @routes.post(
-        "/conversations/{conversation_id}/fork",
-        status_code=201,
-        response_model=ForkedConversation,
-        dependencies=[requires("chat")],
-        responses=error_responses(404, 409, 413),
-    )
-    async def fork_conversation(
-        request: Request,
-        conversation_id: str,
-        body: ForkBody,
-        tenant: _TENANT = None,
-        user: _USER = None,
-        idempotency_key: IdempotencyHeader = None,
-    ) -> Response:
-        """Begin a new conversation with copies of the turns before or up to a run. Nothing is executed.
+@routes.get("/conversations/{conversation_id}", response_model=ConversationDetail, responses=error_responses(404))
+async def show_conversation(
+    identity: RunReader, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
+) -> Response:
+    """Return a conversation with its messages."""
+    found = await load_conversation_for(runtime, identity, conversation_id, tenant, user)
+    return verbatim_response(ConversationDetail.model_validate(found))
 
-        Send the next message, such as an edited one, with the id of the new conversation.
-        """
 
-        async def fork() -> Response:
-            origin = await load_conversation_for(runtime, identity_of(request), conversation_id, tenant, user)
-            made = await copy_conversation(runtime.store, origin, body.point, body.conversation_id)
-            return verbatim_response(ForkedConversation.model_validate(made), 201)
+@routes.delete(
+    "/conversations/{conversation_id}", response_model=DeletedConversation, responses=error_responses(404, 409)
+)
+async def delete_conversation(
+    identity: Admin, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
+) -> Response:
+    """Delete a conversation with all its runs and their data."""
+    found = await load_conversation_for(runtime, identity, conversation_id, tenant, user)
+    runs = await runtime.store.delete_conversation(found.id, found.tenant, found.user)
+    return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))
 
-        return await keyed.once(request, idempotency_key, fork)
+
+@routes.post(
+    "/conversations/{conversation_id}/fork",
+    name="fork_conversation",
+    status_code=201,
+    response_model=ForkedConversation,
+    responses=error_responses(404, 409, 413),
+)
+async def copy_turns(
+    request: Request,
+    identity: Chatter,
+    runtime: ServedRuntime,
+    keyed: Keyed,
+    conversation_id: str,
+    body: ForkBody,
+    tenant: _TENANT = None,
+    user: _USER = None,
+    idempotency_key: IdempotencyHeader = None,
+) -> Response:
+    """Begin a new conversation with copies of the turns before or up to a run. Nothing is executed.
+
+    Send the next message, such as an edited one, with the id of the new conversation.
+    """
+
+    async def fork() -> Response:
+        origin = await load_conversation_for(runtime, identity, conversation_id, tenant, user)
+        made = await fork_conversation(runtime.store, origin, body.point, body.conversation_id)
+        return verbatim_response(ForkedConversation.model_validate(made), 201)
+
+    return await keyed.once(request, idempotency_key, fork)
 
 
 DECIDED_RUNS = 1000
@@ -560,49 +530,52 @@ class DecidedList(ResponseModel):
     """`cursor` of the next page; null at the end."""
 
 
-def add_approval_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/approvals` and `/approvals/decided`."""
+@routes.get("/approvals", response_model=ApprovalList)
+async def list_approvals(
+    identity: Decider,
+    runtime: ServedRuntime,
+    agent: _Agent = None,
+    user: _User = None,
+    cursor: Cursor = None,
+    before: OldCursor = None,
+    limit: PageSize = 20,
+) -> Response:
+    """List the runs that wait for decisions, the newest first."""
+    place = either(cursor, before, "before")
+    query = RunQuery(statuses=_PAUSED, agent=agent, user=user, before=place, limit=limit)
+    found, following = await list_runs_for(runtime, identity, query)
+    states = [(info, await runtime.store.load_run(info.run_id)) for info in found]
+    generation = runtime.catalog.current
+    pending = [PendingRun.of(info, state, generation) for info, state in states if state.pending]  # else decided
+    is_all = place is None and following is None
+    waiting = len(pending) if is_all else await count_runs_for(runtime, identity, query)
+    return verbatim_response(ApprovalList(approvals=tuple(pending), waiting=waiting, next=following))
 
-    @routes.get("/approvals", response_model=ApprovalList, dependencies=[requires("decide")])
-    async def list_approvals(
-        request: Request,
-        agent: _Agent = None,
-        user: _User = None,
-        cursor: Cursor = None,
-        before: OldCursor = None,
-        limit: PageSize = 20,
-    ) -> Response:
-        """List the runs that wait for decisions, the newest first."""
-        identity = identity_of(request)
-        place = either(cursor, before, "before")
-        query = RunQuery(statuses=_PAUSED, agent=agent, user=user, before=place, limit=limit)
-        found, following = await list_runs_for(runtime, identity, query)
-        states = [(info, await runtime.store.load_run(info.run_id)) for info in found]
-        generation = runtime.catalog.current
-        pending = [PendingRun.of(info, state, generation) for info, state in states if state.pending]  # else decided
-        is_all = place is None and following is None
-        waiting = len(pending) if is_all else await count_runs_for(runtime, identity, query)
-        return verbatim_response(ApprovalList(approvals=tuple(pending), waiting=waiting, next=following))
 
-    @routes.get("/approvals/decided", response_model=DecidedList, dependencies=[requires("decide")])
-    async def list_decided(
-        request: Request, agent: _Agent = None, user: _User = None, cursor: Cursor = None, limit: PageSize = 20
-    ) -> Response:
-        """List the latest decisions on confirmations of the newest 1,000 runs, and those that expired."""
-        query = RunQuery(statuses=_BEGUN, agent=agent, user=user, limit=DECIDED_RUNS)
-        found, _ = await list_runs_for(runtime, identity_of(request), query)
-        infos = {info.run_id: info for info in found}
-        # Those of earlier pages are read again: decisions of these runs are few, and have no index by time.
-        every = await runtime.store.latest_decisions(infos.keys(), _MAX_DECIDED if cursor else limit + 1)
-        latest, following = page_of(every, cursor, limit, lambda made: f"{made.run_id}/{made.confirmation_id}")
-        asked: dict[str, Mapping[str, Confirmation]] = {}
-        for run_id in {made.run_id for made in latest}:
-            asked[run_id] = _confirmations(await runtime.store.events_named(run_id, "confirm_required"))
-        decided = (
-            DecidedConfirmation.of(made, infos[made.run_id], asked[made.run_id].get(made.confirmation_id))
-            for made in latest
-        )
-        return verbatim_response(DecidedList(decided=tuple(decided), next=following))
+@routes.get("/approvals/decided", response_model=DecidedList)
+async def list_decided(
+    identity: Decider,
+    runtime: ServedRuntime,
+    agent: _Agent = None,
+    user: _User = None,
+    cursor: Cursor = None,
+    limit: PageSize = 20,
+) -> Response:
+    """List the latest decisions on confirmations of the newest 1,000 runs, and those that expired."""
+    query = RunQuery(statuses=_BEGUN, agent=agent, user=user, limit=DECIDED_RUNS)
+    found, _ = await list_runs_for(runtime, identity, query)
+    infos = {info.run_id: info for info in found}
+    # Those of earlier pages are read again: decisions of these runs are few, and have no index by time.
+    every = await runtime.store.latest_decisions(infos.keys(), _MAX_DECIDED if cursor else limit + 1)
+    latest, following = page_of(every, cursor, limit, lambda made: f"{made.run_id}/{made.confirmation_id}")
+    asked: dict[str, Mapping[str, Confirmation]] = {}
+    for run_id in {made.run_id for made in latest}:
+        asked[run_id] = _confirmations(await runtime.store.events_named(run_id, "confirm_required"))
+    decided = (
+        DecidedConfirmation.of(made, infos[made.run_id], asked[made.run_id].get(made.confirmation_id))
+        for made in latest
+    )
+    return verbatim_response(DecidedList(decided=tuple(decided), next=following))
 
 
 def _confirmations(events: Iterable[Mapping[str, Any]]) -> dict[str, Confirmation]:

@@ -9,17 +9,22 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from starlette.requests import HTTPConnection
 
 from framework.config.triggers import HmacScheme, LoadedTrigger, Webhook
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.triggers import TriggerReport, Triggers, trigger_reports
 from framework.server.errors import BodyTooLarge, InvalidSignature
-from framework.server.identity import Identity, identity_of, requires
-from framework.server.openapi import error_responses
-from framework.server.request_handling import json_body, verbatim_response
+from framework.server.identity import Admin, Identity, Reader, check_access
+from framework.server.request_handling import (
+    MessageRoute,
+    ServedRuntime,
+    api_router,
+    error_responses,
+    json_body,
+    verbatim_response,
+)
 from framework.server.run_schemas import Id
 from framework.server.schemas import ResponseModel
 from framework.types.errors import RequestError, TriggerBusy, TriggerNotFound
@@ -57,38 +62,40 @@ class WebhookAnswer(ResponseModel):
     """Why it starts no run."""
 
 
-def no_check(connection: HTTPConnection) -> Identity:  # noqa: ARG001 - all access checks share a signature
-    """Admit every request: its signature is checked once its body is read."""
-    return SENDER
+class _WebhookRoute(MessageRoute):
+    """Admits every request: its signature is checked once its body is read."""
+
+    def check_access(self, request: Request) -> None:
+        check_access(lambda _: SENDER, request)
 
 
-def add_webhook_route(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/hooks/{hook}`."""
-    triggers = Triggers(runtime)
+webhook_routes = api_router("runs", _WebhookRoute, prefix="")
+routes = api_router("configuration")
 
-    @routes.post("/hooks/{hook}", include_in_schema=False)
-    async def receive(request: Request, hook: Id) -> Response:
-        """Start the run of a signed request."""
-        trigger = runtime.catalog.current.triggers.get(hook)
-        webhook = trigger.spec.webhook if trigger else None
-        if trigger is None or webhook is None:
-            raise InvalidSignature(f"there is no webhook {hook!r}, or the signature does not match")
-        body, headers = await _read_body(request, webhook.max_bytes), _headers_of(request)
-        now = runtime.store.now()
-        _check_signature(hook, webhook, body, headers, now)
-        data = await _parsed(request, body)
-        if webhook.verify == "slack" and isinstance(data, dict) and data.get("type") == "url_verification":
-            return JSONResponse({"challenge": data.get("challenge")})
-        if unmet := trigger.unmet(data, headers):
-            return verbatim_response(WebhookAnswer(reason=f"the condition on {unmet} is not met"))
-        time = datetime.fromtimestamp(now, UTC)
-        variables = {"body": data, "header": headers, "digest": bytes_digest(body), "time": time}
-        delivery = _delivery_id(trigger, webhook, variables)
-        try:
-            run_id = await triggers.deliver(trigger, variables, delivery)
-        except TriggerBusy as busy:
-            return verbatim_response(WebhookAnswer(reason=busy.message))
-        return verbatim_response(WebhookAnswer(run_id=run_id), 202)
+
+@webhook_routes.post("/hooks/{hook}", include_in_schema=False)
+async def receive(request: Request, runtime: ServedRuntime, hook: Id) -> Response:
+    """Start the run of a signed request."""
+    trigger = runtime.catalog.current.triggers.get(hook)
+    webhook = trigger.spec.webhook if trigger else None
+    if trigger is None or webhook is None:
+        raise InvalidSignature(f"there is no webhook {hook!r}, or the signature does not match")
+    body, headers = await _read_body(request, webhook.max_bytes), _headers_of(request)
+    now = runtime.store.now()
+    _check_signature(hook, webhook, body, headers, now)
+    data = await _parsed(request, body)
+    if webhook.verify == "slack" and isinstance(data, dict) and data.get("type") == "url_verification":
+        return JSONResponse({"challenge": data.get("challenge")})
+    if unmet := trigger.unmet(data, headers):
+        return verbatim_response(WebhookAnswer(reason=f"the condition on {unmet} is not met"))
+    time = datetime.fromtimestamp(now, UTC)
+    variables = {"body": data, "header": headers, "digest": bytes_digest(body), "time": time}
+    delivery = _delivery_id(trigger, webhook, variables)
+    try:
+        run_id = await Triggers(runtime).deliver(trigger, variables, delivery)
+    except TriggerBusy as busy:
+        return verbatim_response(WebhookAnswer(reason=busy.message))
+    return verbatim_response(WebhookAnswer(run_id=run_id), 202)
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
@@ -165,67 +172,52 @@ def _is_recent(moment: str, now: float, tolerance: float) -> bool:
     return is_number and abs(now - int(moment)) <= tolerance
 
 
-def _visible(request: Request, runtime: Runtime) -> dict[str, LoadedTrigger]:
+def _visible(identity: Identity, runtime: Runtime) -> dict[str, LoadedTrigger]:
     """Return the triggers whose runs exist for the client."""
-    identity, live = identity_of(request), runtime.catalog.current.triggers
     return {
         name: one
-        for name, one in live.items()
+        for name, one in runtime.catalog.current.triggers.items()
         if identity.can_access(tenant=one.spec.tenant, user=one.user, agent=one.spec.agent)
     }
 
 
-def add_trigger_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/triggers`."""
-    triggers = Triggers(runtime)
+def _find(identity: Identity, runtime: Runtime, name: str) -> LoadedTrigger:
+    if (found := _visible(identity, runtime).get(name)) is None:
+        raise TriggerNotFound(f"there is no trigger {name!r}", param="name")
+    return found
 
-    def find(request: Request, name: str) -> LoadedTrigger:
-        if (found := _visible(request, runtime).get(name)) is None:
-            raise TriggerNotFound(f"there is no trigger {name!r}", param="name")
-        return found
 
-    async def report(trigger: LoadedTrigger) -> Response:
-        states = await runtime.store.triggers()
-        return verbatim_response(trigger_reports({trigger.name: trigger}, states, runtime.store.now())[0])
+async def _report(runtime: Runtime, trigger: LoadedTrigger) -> Response:
+    states = await runtime.store.triggers()
+    return verbatim_response(trigger_reports({trigger.name: trigger}, states, runtime.store.now())[0])
 
-    @routes.get("/triggers", response_model=TriggerList, dependencies=[requires("read")])
-    async def list_triggers(request: Request) -> Response:
-        """Return the triggers: when each starts runs, next and last, and why it did not."""
-        found = _visible(request, runtime)
-        states = await runtime.store.triggers() if found else {}
-        return verbatim_response(TriggerList(items=trigger_reports(found, states, runtime.store.now())))
 
-    @routes.post(
-        "/triggers/{name}/run",
-        response_model=TriggeredRun,
-        status_code=202,
-        dependencies=[requires("admin")],
-        responses=error_responses(404, 409),
-    )
-    async def run_trigger(request: Request, name: Id) -> Response:
-        """Start the run of a cron trigger now, also while it is paused."""
-        return verbatim_response(TriggeredRun(run_id=await triggers.run(find(request, name))), 202)
+@routes.get("/triggers", response_model=TriggerList)
+async def list_triggers(identity: Reader, runtime: ServedRuntime) -> Response:
+    """Return the triggers: when each starts runs, next and last, and why it did not."""
+    found = _visible(identity, runtime)
+    states = await runtime.store.triggers() if found else {}
+    return verbatim_response(TriggerList(items=trigger_reports(found, states, runtime.store.now())))
 
-    @routes.post(
-        "/triggers/{name}/pause",
-        response_model=TriggerReport,
-        dependencies=[requires("admin")],
-        responses=error_responses(404),
-    )
-    async def pause_trigger(request: Request, name: Id) -> Response:
-        """Pause a trigger in all processes: it starts no run until it is resumed."""
-        identity, trigger = identity_of(request), find(request, name)
-        await triggers.pause(trigger, identity.user or identity.name)
-        return await report(trigger)
 
-    @routes.post(
-        "/triggers/{name}/resume",
-        response_model=TriggerReport,
-        dependencies=[requires("admin")],
-        responses=error_responses(404),
-    )
-    async def resume_trigger(request: Request, name: Id) -> Response:
-        """Resume a paused trigger. Times of its schedule during the pause start no run."""
-        trigger = find(request, name)
-        await triggers.resume(trigger)
-        return await report(trigger)
+@routes.post("/triggers/{name}/run", response_model=TriggeredRun, status_code=202, responses=error_responses(404, 409))
+async def run_trigger(identity: Admin, runtime: ServedRuntime, name: Id) -> Response:
+    """Start the run of a cron trigger now, also while it is paused."""
+    run_id = await Triggers(runtime).run(_find(identity, runtime, name))
+    return verbatim_response(TriggeredRun(run_id=run_id), 202)
+
+
+@routes.post("/triggers/{name}/pause", response_model=TriggerReport, responses=error_responses(404))
+async def pause_trigger(identity: Admin, runtime: ServedRuntime, name: Id) -> Response:
+    """Pause a trigger in all processes: it starts no run until it is resumed."""
+    trigger = _find(identity, runtime, name)
+    await Triggers(runtime).pause(trigger, identity.user or identity.name)
+    return await _report(runtime, trigger)
+
+
+@routes.post("/triggers/{name}/resume", response_model=TriggerReport, responses=error_responses(404))
+async def resume_trigger(identity: Admin, runtime: ServedRuntime, name: Id) -> Response:
+    """Resume a paused trigger. Times of its schedule during the pause start no run."""
+    trigger = _find(identity, runtime, name)
+    await Triggers(runtime).resume(trigger)
+    return await _report(runtime, trigger)

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from framework.engine.runtime.runtime import Runtime
-from framework.server.identity import identity_of, requires
-from framework.server.request_handling import verbatim_response
+from framework.server.identity import Reader
+from framework.server.request_handling import ServedRuntime, api_router, verbatim_response
 from framework.server.run_schemas import Id
 from framework.server.run_service import report_usage_for
 from framework.server.schemas import ResponseModel
@@ -232,12 +231,12 @@ class UsageSummary(ResponseModel):
         )
 
 
-def add_usage_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/usage`."""
+routes = api_router("runs")
 
-    @routes.get("/usage", response_model=UsageSummary, dependencies=[requires("read")])
-    async def show_usage(request: Request, filters: Annotated[UsageFilters, Query()]) -> Response:
-        """Return what the runs of a period have used, in total, over time and by group."""
-        period, step = filters.period(runtime.store.now())
-        report = await report_usage_for(runtime, identity_of(request), filters.query, filters.by, period)
-        return verbatim_response(UsageSummary.of(report, period, filters.by, step))
+
+@routes.get("/usage", response_model=UsageSummary)
+async def show_usage(identity: Reader, runtime: ServedRuntime, filters: Annotated[UsageFilters, Query()]) -> Response:
+    """Return what the runs of a period have used, in total, over time and by group."""
+    period, step = filters.period(runtime.store.now())
+    report = await report_usage_for(runtime, identity, filters.query, filters.by, period)
+    return verbatim_response(UsageSummary.of(report, period, filters.by, step))

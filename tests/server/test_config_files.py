@@ -362,7 +362,7 @@ def test_checks_of_a_hundred_agents_do_not_delay_other_requests(tmp_path: Path) 
     async def main() -> None:
         async with Runtime.open(tmp_path, watch=False) as runtime:
             app = FastAPI(openapi_url=None)
-            app.include_router(router(runtime, guarded=False))
+            app.router.routes.extend(router(runtime, guarded=False).routes)
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as http:
                 body = {"files": {ONE: one(description="Changed.")}}
                 await http.post("/agent/config/check", json=body)

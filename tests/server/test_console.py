@@ -13,7 +13,6 @@ from framework import Runtime
 from framework.console import sources_digest
 from framework.server import router
 from framework.server.console import console_routes
-from framework.server.event_stream import ConfigFeed
 from framework.server.process import create_app
 from framework.telemetry.metrics import ServerMetrics
 from tests.support.projects import write
@@ -227,7 +226,7 @@ def test_the_setting_switches_it_off(tmp_path: Path, console: bool) -> None:
 
     async def main() -> list[int]:
         async with Runtime.open(tmp_path, watch=False) as runtime:
-            app = create_app(runtime, ConfigFeed(), ServerMetrics())
+            app = create_app(runtime, ServerMetrics())
             transport = httpx2.ASGITransport(app, client=("127.0.0.1", 1))
             async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
                 page = await http.get("/")
@@ -245,7 +244,7 @@ def test_an_app_of_its_own_has_no_console(tmp_path: Path) -> None:
     async def main() -> int:
         async with Runtime.open(tmp_path, watch=False) as runtime:
             app = FastAPI()
-            app.include_router(router(runtime))
+            app.router.routes.extend(router(runtime).routes)
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
                 return (await http.get("/")).status_code
 

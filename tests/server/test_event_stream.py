@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from starlette.requests import Request
 
 from framework import Runtime
-from framework.server.event_stream import ConfigFeed, EventStreamResponse, OpenStreams, encode_event
+from framework.server.event_stream import EventStreamResponse, OpenStreams, encode_event
 from framework.server.identity import LOCAL, Identity, check_access
-from framework.server.routes import build_routes, runtime_access_check
+from framework.server.routes import runtime_access_check, served_routes, server_state
 from framework.server.runs_api import encode_run
 from framework.testing import ScriptedModel
 from framework.types.errors import ModelError, StoreError
@@ -375,7 +375,8 @@ def test_clients_of_every_protocol_that_read_nothing_share_one_limit(
         model = ScriptedModel(script=lambda _: "x" * 100_000)
         async with Runtime.open(tmp_path, models={"scripted": model}, watch=False, single_user=True) as runtime:
             app = FastAPI(openapi_url=None)
-            app.include_router(build_routes(runtime, ConfigFeed(), runtime_access_check(runtime), streams))
+            state = server_state(runtime, runtime_access_check(runtime), streams)
+            app.router.routes.extend(served_routes(state).routes)
             clients = [Unread(path, body, headers) for _ in range(3)]
             requests = []
             for client in clients:

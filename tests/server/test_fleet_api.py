@@ -34,7 +34,7 @@ async def asked(root: Path, identities: Sequence[Identity]) -> list[Any]:
             await runtime.store.release_for_others(run_id, f"has no agent of {owner}", 0)
         remaining = list(identities)
         app = FastAPI()
-        app.include_router(router(runtime, identify=lambda _: remaining[0]))
+        app.router.routes.extend(router(runtime, identify=lambda _: remaining[0]).routes)
         transport = httpx2.ASGITransport(app, client=("192.0.2.7", 1))
         async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
             found = []
@@ -66,7 +66,9 @@ def test_a_key_without_the_role_sees_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with Runtime.open(tmp_path, watch=False) as runtime:
             app = FastAPI()
-            app.include_router(router(runtime, identify=lambda _: Identity("chat", roles=frozenset(("chat",)))))
+            app.router.routes.extend(
+                router(runtime, identify=lambda _: Identity("chat", roles=frozenset(("chat",)))).routes
+            )
             transport = httpx2.ASGITransport(app, client=("192.0.2.7", 1))
             async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
                 response = await http.get("/agent/fleet")
@@ -82,7 +84,9 @@ def test_a_query_does_not_widen_what_a_key_sees(tmp_path: Path, query: dict[str,
         async with Runtime.open(tmp_path, watch=False) as runtime:
             await runtime.store.enqueue(request(tenant="globex", user="bob"))
             app = FastAPI()
-            app.include_router(router(runtime, identify=lambda _: Identity("acme", tenant="acme", user="ann")))
+            app.router.routes.extend(
+                router(runtime, identify=lambda _: Identity("acme", tenant="acme", user="ann")).routes
+            )
             transport = httpx2.ASGITransport(app, client=("192.0.2.7", 1))
             async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
                 assert (await http.get("/agent/fleet", params=query)).json()["waiting"] == []

@@ -20,7 +20,6 @@ from framework import Runtime
 from framework.config.api_keys import ROLES, ApiKey, Rate
 from framework.server import router
 from framework.server.errors import AccessDenied, Unauthenticated, error_body
-from framework.server.event_stream import ConfigFeed
 from framework.server.identity import (
     FULL_ACCESS,
     Identity,
@@ -60,7 +59,7 @@ def all_routes(tmp_path: Path) -> list[ServerRoute]:
 
     async def main() -> list[ServerRoute]:
         async with Runtime.open(tmp_path, watch=False) as runtime:
-            return [*server_routes(create_app(runtime, ConfigFeed(), ServerMetrics()).routes)]
+            return [*server_routes(create_app(runtime, ServerMetrics()).routes)]
 
     return asyncio.run(main())
 
@@ -306,7 +305,7 @@ def test_an_app_identifies_its_clients_itself(tmp_path: Path) -> None:
     async def build() -> FastAPI:
         async with Runtime.open(write(tmp_path, AGENTS), watch=False) as runtime:
             app = FastAPI()
-            app.include_router(router(runtime, identify=identify))
+            app.router.routes.extend(router(runtime, identify=identify).routes)
             return app
 
     app = asyncio.run(build())
@@ -321,7 +320,7 @@ def test_an_unguarded_router_gives_full_access(tmp_path: Path) -> None:
     async def build() -> FastAPI:
         async with Runtime.open(write(tmp_path, AGENTS), watch=False) as runtime:
             app = FastAPI()
-            app.include_router(router(runtime, guarded=False))
+            app.router.routes.extend(router(runtime, guarded=False).routes)
             return app
 
     assert len(call(asyncio.run(build()), "/agent/config", {}).json()["agents"]) == 2

@@ -27,7 +27,8 @@ from framework.server.identity import (
     KeyLimits,
     RateWindow,
 )
-from framework.server.request_handling import error_response, guarded_route
+from framework.server.request_handling import MessageRoute, error_response, served_state
+from framework.server.routes import server_state
 from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import ConversationBusy, ModelError
@@ -279,29 +280,31 @@ def test_large_bodies_are_admitted_by_their_size_together() -> None:
     bodies.grow(0, 3 * SMALL_BODY_BYTES)
 
 
-def test_a_request_whose_body_finds_no_room_is_told_to_come_again() -> None:
+def test_a_request_whose_body_finds_no_room_is_told_to_come_again(tmp_path: Path) -> None:
+    routes = APIRouter(route_class=MessageRoute)
+
+    @routes.post("/large")
+    async def large(request: Request) -> int:
+        return len(await request.body())
+
+    @routes.post("/parsed")
+    async def parsed(request: Request) -> int:
+        text, bodies = await request.json(), served_state(request).service.limits.bodies
+        bodies.grow(0, SMALL_BODY_BYTES * 2)  # a body that was parsed does not count while it is answered
+        bodies.end(SMALL_BODY_BYTES * 2)
+        return len(text)
+
     async def main() -> httpx2.Response:
-        app, bodies = FastAPI(), BodiesInFlight(limit=2 * SMALL_BODY_BYTES)
-        routes = APIRouter(route_class=guarded_route(lambda _: LOCAL, lambda: "ignore", 10**6, bodies))
-
-        @routes.post("/large")
-        async def large(request: Request) -> int:
-            return len(await request.body())
-
-        @routes.post("/parsed")
-        async def parsed(request: Request) -> int:
-            text = await request.json()
-            bodies.grow(0, SMALL_BODY_BYTES * 2)  # a body that was parsed does not count while it is answered
-            bodies.end(SMALL_BODY_BYTES * 2)
-            return len(text)
-
-        app.include_router(routes)
-        transport = httpx2.ASGITransport(app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
-            assert (await client.post("/large", content=b" " * SMALL_BODY_BYTES)).status_code == 200
-            assert (await client.post("/parsed", json="x" * SMALL_BODY_BYTES)).text == str(SMALL_BODY_BYTES)
-            assert (await client.post("/large", content=b" " * 2 * SMALL_BODY_BYTES)).status_code == 200
-            return await client.post("/large", content=b" " * (2 * SMALL_BODY_BYTES + 1))
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            app, state = FastAPI(), server_state(runtime, lambda _: LOCAL)
+            state.service.limits.bodies = BodiesInFlight(limit=2 * SMALL_BODY_BYTES)
+            app.router.routes.extend(route.serving(state) for route in routes.routes if isinstance(route, MessageRoute))
+            transport = httpx2.ASGITransport(app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+                assert (await client.post("/large", content=b" " * SMALL_BODY_BYTES)).status_code == 200
+                assert (await client.post("/parsed", json="x" * SMALL_BODY_BYTES)).text == str(SMALL_BODY_BYTES)
+                assert (await client.post("/large", content=b" " * 2 * SMALL_BODY_BYTES)).status_code == 200
+                return await client.post("/large", content=b" " * (2 * SMALL_BODY_BYTES + 1))
 
     refused = asyncio.run(main())
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

@@ -146,7 +146,7 @@ def test_every_route_is_described_with_its_errors(tmp_path: Path) -> None:
         document = await document_of(root)
         app = FastAPI(openapi_url=None)
         async with Runtime.open(root, watch=False) as runtime:
-            app.include_router(router(runtime))
+            app.router.routes.extend(router(runtime).routes)
             described = {name for name, _ in operations(document)}
             routes = (str(route) for route in server_routes(app.routes) if route.path.startswith("/agent/"))
             existing = {route.replace(":path}", "}") for route in routes}

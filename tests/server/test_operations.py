@@ -228,7 +228,7 @@ async def ask(app: FastAPI, method: str, path: str) -> httpx2.Response:
 def test_a_server_without_metrics_says_what_to_install(tmp_path: Path) -> None:
     async def main(scrape: Scrape | None) -> httpx2.Response:
         async with Runtime.open(write(tmp_path, ONE), watch=False) as runtime:
-            return await ask(create_app(runtime, ConfigFeed(), ServerMetrics(), scrape), "GET", "/metrics")
+            return await ask(create_app(runtime, ServerMetrics(), scrape=scrape), "GET", "/metrics")
 
     refused = asyncio.run(main(None))
     assert (refused.status_code, "install agentsd with the extra `serve`" in refused.text) == (404, True)
@@ -239,7 +239,7 @@ def test_a_server_that_stops_is_not_ready(tmp_path: Path) -> None:
     async def main() -> None:
         async with Runtime.open(write(tmp_path, ONE), watch=False) as runtime:
             feed = ConfigFeed()
-            app = create_app(runtime, feed, ServerMetrics(), None)
+            app = create_app(runtime, ServerMetrics(), feed=feed)
             assert (await ask(app, "GET", "/ready")).json()["not_ready"] == []
             feed.close()
             response = await ask(app, "GET", "/ready")

@@ -168,7 +168,7 @@ def test_keys_that_are_limited_to_agents_see_no_files_of_others(tmp_path: Path) 
     async def main() -> None:
         async with Runtime.open(root, models={"scripted": ScriptedModel("three")}, watch=False) as runtime:
             app = FastAPI()
-            app.include_router(router(runtime))
+            app.router.routes.extend(router(runtime).routes)
 
             async def send(who: str, method: str, path: str, **options: Any) -> httpx2.Response:
                 headers = {"authorization": f"Bearer {keys[who]}"}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -465,5 +465,22 @@ def test_the_routes_mount_into_any_app(tmp_path: Path) -> None:
             assert (await _asked(own, "/agent/config")).status_code == 401
             live = await _asked(own, "/agent/config?who=ann")
             assert (live.status_code, live.json()["agents"]) == (200, ["one"])
+
+    asyncio.run(main())
+
+
+def test_one_app_serves_several_runtimes(tmp_path: Path) -> None:
+    names = ("first", "second")
+
+    async def main() -> None:
+        app = FastAPI()
+        async with AsyncExitStack() as stack:
+            for name in names:
+                project = write(tmp_path / name, {f"agents.d/{name}.yaml": agent(name, model="offline")})
+                runtime = await stack.enter_async_context(Runtime.open(project, watch=False))
+                app.include_router(router(runtime, guarded=False), prefix=f"/{name}")
+            for name in names:
+                assert (await _asked(app, f"/{name}/agent/config")).json()["agents"] == [name]
+                assert (await _asked(app, f"/{name}/agent/runs")).status_code == 200
 
     asyncio.run(main())

@@ -14,14 +14,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from framework import Runtime, tool
-from framework.server import router
 from framework.server.console import console_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
-from framework.server.identity import KeyLimits
-from framework.server.openai.v1_routes import v1_routes
 from framework.server.process import create_app
-from framework.server.routes import build_routes, runtime_access_check
-from framework.server.run_service import RunService
+from framework.server.routes import runtime_access_check, served_routes, server_state
 from framework.store.types import RunInfo, RunQuery
 from framework.telemetry.metrics import ServerMetrics
 
@@ -59,7 +55,7 @@ class _Uvicorn(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    root: Path, *, drain: int = 5, streams: OpenStreams | None = None, only_v1: bool = False, **options: Any
+    root: Path, *, drain: int = 5, streams: OpenStreams | None = None, **options: Any
 ) -> AsyncIterator[Serving]:
     """Open a runtime with these options and serve its routes until the context ends.
 
@@ -67,20 +63,12 @@ async def serving(
         root: the project.
         drain: seconds that requests in progress get to end.
         streams: the streams of runs, for a test that closes them as a server does that stops.
-        only_v1: serve only the routes of OpenAI's API; building the others takes 30 ms of CPU time.
         **options: options of `Runtime.open`.
     """
     async with Runtime.open(root, **{"watch": False, "single_user": True, **options}) as runtime:
         app = FastAPI(openapi_url=None)
-        if only_v1:
-            limits = KeyLimits(runtime.store, runtime.settings.server)
-            service = RunService(runtime, limits, streams or OpenStreams())
-            routes = v1_routes(service, runtime_access_check(runtime))
-        elif streams:
-            routes = build_routes(runtime, ConfigFeed(), runtime_access_check(runtime), streams)
-        else:
-            routes = router(runtime)
-        app.router.routes.extend(routes.routes)  # cheaper than `include_router`
+        state = server_state(runtime, runtime_access_check(runtime), streams)
+        app.router.routes.extend(served_routes(state).routes)  # cheaper than `include_router`
         async with _listening(app, drain) as url:
             yield Serving(url, runtime)
 
@@ -97,7 +85,7 @@ async def serving_everything(root: Path, console: Path | None = None, **options:
     feed, streams = ConfigFeed(), OpenStreams()
     async with Runtime.open(root, **{"watch": False, "single_user": False, **options}) as runtime:
         unsubscribe = runtime.catalog.subscribe(feed.add)
-        app = create_app(runtime, feed, ServerMetrics(), None, streams)
+        app = create_app(runtime, ServerMetrics(), feed=feed, streams=streams)
         if console:
             app.router.routes.extend(console_routes(console).routes)
         async with _listening(app, 5) as url:

@@ -12,29 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.start import select_agent
-from framework.server.errors import client_message
-from framework.server.event_stream import EventStreamResponse, OpenStreams
-from framework.server.identity import (
-    ROUTER_NAME,
-    Identify,
-    Identity,
-    KeyLimits,
-    agent_for,
-    agent_named,
-    identity_of,
-    requires,
-)
+from framework.server.errors import client_message, internal_error_body
+from framework.server.event_stream import EventStreamResponse
+from framework.server.identity import ROUTER_NAME, Chatter, Identity, agent_for, agent_named
 from framework.server.openai.answer import AnswerReader, AnswerText, ChatWriter, Ending, ResponseWriter, ending_of
 from framework.server.openai.client_request import (
     ChatCompletionBody,
@@ -57,7 +47,7 @@ from framework.server.openai.client_request import (
     run_of_response,
 )
 from framework.server.protocol_texts import pages_of, run_url
-from framework.server.request_handling import CHAT_BODY_BYTES, accepted_locale, guarded_route, internal_error_body
+from framework.server.request_handling import MessageRoute, ServedRuns, ServedRuntime, accepted_locale, shared
 from framework.server.run_service import OwnedRun, RunService
 from framework.store.types import OPEN_STATUSES
 from framework.types.errors import (
@@ -393,8 +383,9 @@ NewWriter = Callable[[str, int], AnswerWriter]
 class Exchange:
     """Answers the requests of both APIs."""
 
-    def __init__(self, answers: RunAnswers, limits: KeyLimits, streams: OpenStreams) -> None:
-        self._answers, self._limits, self._streams, self._repeated = answers, limits, streams, RepeatedRequests()
+    def __init__(self, service: RunService) -> None:
+        self._answers, self._repeated = RunAnswers(service), RepeatedRequests()
+        self._limits, self._streams = service.limits, service.streams
 
     async def answer(
         self, asked: ClientRequest, identity: Identity, request: Request, new_writer: NewWriter
@@ -520,27 +511,22 @@ def _encoded(writer: AnswerWriter, item: Event | AnswerText | Ending, *, own: bo
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
-def with_request_ids(guarded: type[APIRoute]) -> type[APIRoute]:
-    """Return a route class that adds the headers of OpenAI's API to every response of a guarded route."""
+class _V1Route(MessageRoute):
+    """A guarded route that adds the headers of OpenAI's API to every response."""
 
-    class V1Route(guarded):  # type: ignore[misc,valid-type]  # the class is a parameter
-        """A guarded route whose responses have `x-request-id`."""
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
 
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            handle = super().get_route_handler()
+        async def handle_with_id(request: Request) -> Response:
+            response: Response = await handle(request)
+            sent = request.headers.get("x-request-id", "")
+            request_id = sent if _REQUEST_ID.fullmatch(sent) else f"req_{uuid4().hex}"
+            response.headers["x-request-id"] = request_id
+            if response.status_code >= 500:
+                response.headers["x-should-retry"] = "false"
+            return response
 
-            async def handle_with_id(request: Request) -> Response:
-                response: Response = await handle(request)
-                sent = request.headers.get("x-request-id", "")
-                request_id = sent if _REQUEST_ID.fullmatch(sent) else f"req_{uuid4().hex}"
-                response.headers["x-request-id"] = request_id
-                if response.status_code >= 500:
-                    response.headers["x-should-retry"] = "false"
-                return response
-
-            return handle_with_id
-
-    return V1Route
+        return handle_with_id
 
 
 _PROMPT_START = "### Task:"
@@ -548,40 +534,27 @@ _PROMPT_MARK = "<chat_history>"
 """Both are in each of Open WebUI's own prompts. That for questions about documents has the first one only."""
 
 
-class BackgroundTasks:
-    """Answers Open WebUI's own requests."""
+async def answer_background_task(service: RunService, asked: ClientRequest, identity: Identity) -> Response:
+    """Answer one of Open WebUI's own requests by the agent's model alone, without its instructions and tools.
 
-    def __init__(self, runtime: Runtime, answers: RunAnswers, limits: KeyLimits) -> None:
-        self._runtime, self._answers, self._limits = runtime, answers, limits
-
-    async def answer(self, asked: ClientRequest, identity: Identity) -> Response:
-        """Return the answer of the agent's model alone, without its instructions and tools.
-
-        Raises:
-            RequestError: there is no such agent, or the key sends too many requests.
-        """
-        agent = self._answers.agent_of(asked.model, identity) or self._any_agent()
-        self._limits.check_rate(identity)
-        result = await self._runtime.ask_model(
-            _text_of(asked), agent=agent, user=identity.user_of(asked.user), tenant=identity.tenant
-        )
-        ending = ending_of(result)
-        if ending.finish_reason is None:
-            return failure(ending.error_code, ending.error_message)
-        writer = ChatWriter(result.run_id, int(time.time()), include_usage=asked.include_usage)
-        if not asked.stream:
-            return JSONResponse(writer.complete(result.agent, ending, ""))
-        pieces = [
-            *writer.begin(result.agent),
-            *writer.text(AnswerText("content", "", ending.text)),
-            *writer.end(ending),
-        ]
-        return Response(b"".join(pieces), media_type="text/event-stream")
-
-    def _any_agent(self) -> str | None:
-        """Return the default agent or, without one, the first: the router has no rules for such requests."""
-        current = self._runtime.catalog.current
-        return current.settings.routing.default_agent or min(current.agents, default=None)
+    Raises:
+        RequestError: there is no such agent, or the key sends too many requests.
+    """
+    runtime, current = service.runtime, service.runtime.catalog.current
+    agent = RunAnswers(service).agent_of(asked.model, identity)
+    # The default agent or, without one, the first: the router has no rules for such requests.
+    agent = agent or current.settings.routing.default_agent or min(current.agents, default=None)
+    service.limits.check_rate(identity)
+    user = identity.user_of(asked.user)
+    result = await runtime.ask_model(_text_of(asked), agent=agent, user=user, tenant=identity.tenant)
+    ending = ending_of(result)
+    if ending.finish_reason is None:
+        return failure(ending.error_code, ending.error_message)
+    writer = ChatWriter(result.run_id, int(time.time()), include_usage=asked.include_usage)
+    if not asked.stream:
+        return JSONResponse(writer.complete(result.agent, ending, ""))
+    pieces = [*writer.begin(result.agent), *writer.text(AnswerText("content", "", ending.text)), *writer.end(ending)]
+    return Response(b"".join(pieces), media_type="text/event-stream")
 
 
 def is_background_task(asked: ClientRequest, headers: Headers) -> bool:
@@ -598,76 +571,53 @@ def _text_of(asked: ClientRequest) -> str:
     return "\n\n".join(part for part in parts if isinstance(part, str))
 
 
-def add_chat_completions_route(routes: APIRouter, exchange: Exchange, tasks: BackgroundTasks) -> None:
-    """Add `/chat/completions`."""
-
-    @routes.post("/chat/completions", response_class=Response, dependencies=[requires("chat")])
-    async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
-        """Answer the last message with an agent, as a completion or, with `stream`, in chunks."""
-        asked, identity = await read_body(read_chat, body, body.messages), identity_of(request)
-        if is_background_task(asked, request.headers):
-            return await tasks.answer(asked, identity)
-        new_writer = partial(ChatWriter, include_usage=asked.include_usage)
-        return await exchange.answer(asked, identity, request, new_writer)
-
-
-def add_responses_route(routes: APIRouter, exchange: Exchange) -> None:
-    """Add `/responses`."""
-
-    @routes.post("/responses", response_class=Response, dependencies=[requires("chat")])
-    async def responses(request: Request, body: ResponseBody) -> Response:
-        """Answer the last message with an agent, as a response or, with `stream`, as its events."""
-        asked = await read_body(read_response, body, body.input)
-        new_writer = partial(ResponseWriter, previous=asked.previous, is_stored=asked.is_stored)
-        return await exchange.answer(asked, identity_of(request), request, new_writer)
-
-
+routes = APIRouter(prefix="/v1", route_class=_V1Route, tags=["openai"])
+_Exchange = Annotated[Exchange, shared(lambda state: Exchange(state.service))]
+_Created = Annotated[int, shared(lambda _: int(time.time()))]
 _ROUTER = "Chooses an agent for each message."
 
 
-def add_models_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add `/models` and `/models/{model}`."""
-    created = int(time.time())
-
-    def listed(identity: Identity) -> dict[str, dict[str, Any]]:
-        agents = {name: agent.spec.description for name, agent in sorted(runtime.catalog.current.agents.items())}
-        visible = {name: text for name, text in agents.items() if identity.may_use(name)}
-        described = {**({ROUTER_NAME: _ROUTER} if identity.agents is None else {}), **visible}
-        return {
-            name: {"id": name, "object": "model", "created": created, "owned_by": "agentsd", "description": text}
-            for name, text in described.items()
-        }
-
-    @routes.get("/models/", response_class=JSONResponse, dependencies=[requires("chat")])
-    @routes.get("/models", response_class=JSONResponse, dependencies=[requires("chat")])
-    async def models(request: Request) -> Response:
-        """Return the agents that the key may use."""
-        return JSONResponse({"object": "list", "data": [*listed(identity_of(request)).values()]})
-
-    @routes.get("/models/{model}", response_class=JSONResponse, dependencies=[requires("chat")])
-    async def model(request: Request, model: str) -> Response:
-        """Return one agent."""
-        found = listed(identity_of(request))
-        if model not in found:
-            raise ModelNotFound(f"no agent named {model!r}{did_you_mean(model, list(found))}", param="model")
-        return JSONResponse(found[model])
+def _models(identity: Identity, runtime: Runtime, created: int) -> dict[str, dict[str, Any]]:
+    agents = {name: agent.spec.description for name, agent in sorted(runtime.catalog.current.agents.items())}
+    visible = {name: text for name, text in agents.items() if identity.may_use(name)}
+    described = {**({ROUTER_NAME: _ROUTER} if identity.agents is None else {}), **visible}
+    return {
+        name: {"id": name, "object": "model", "created": created, "owned_by": "agentsd", "description": text}
+        for name, text in described.items()
+    }
 
 
-def v1_routes(service: RunService, identify: Identify) -> APIRouter:
-    """Return the routes below `/v1`.
+@routes.get("/models/", response_class=JSONResponse)
+@routes.get("/models", response_class=JSONResponse)
+async def list_models(identity: Chatter, runtime: ServedRuntime, created: _Created) -> Response:
+    """Return the agents that the key may use."""
+    return JSONResponse({"object": "list", "data": [*_models(identity, runtime, created).values()]})
 
-    Args:
-        service: the operations on runs, shared with the other routes.
-        identify: the access check.
-    """
-    runtime = service.runtime
-    guarded = guarded_route(
-        identify, lambda: runtime.settings.telemetry.inbound, CHAT_BODY_BYTES, service.limits.bodies
-    )
-    routes = APIRouter(prefix="/v1", route_class=with_request_ids(guarded), tags=["openai"])
-    answers = RunAnswers(service)
-    exchange = Exchange(answers, service.limits, service.streams)
-    add_models_routes(routes, runtime)
-    add_chat_completions_route(routes, exchange, BackgroundTasks(runtime, answers, service.limits))
-    add_responses_route(routes, exchange)
-    return routes
+
+@routes.get("/models/{model}", response_class=JSONResponse)
+async def show_model(identity: Chatter, runtime: ServedRuntime, created: _Created, model: str) -> Response:
+    """Return one agent."""
+    found = _models(identity, runtime, created)
+    if model not in found:
+        raise ModelNotFound(f"no agent named {model!r}{did_you_mean(model, list(found))}", param="model")
+    return JSONResponse(found[model])
+
+
+@routes.post("/chat/completions", response_class=Response)
+async def chat_completions(
+    request: Request, identity: Chatter, service: ServedRuns, exchange: _Exchange, body: ChatCompletionBody
+) -> Response:
+    """Answer the last message with an agent, as a completion or, with `stream`, in chunks."""
+    asked = await read_body(read_chat, body, body.messages)
+    if is_background_task(asked, request.headers):
+        return await answer_background_task(service, asked, identity)
+    new_writer = partial(ChatWriter, include_usage=asked.include_usage)
+    return await exchange.answer(asked, identity, request, new_writer)
+
+
+@routes.post("/responses", response_class=Response)
+async def responses(request: Request, identity: Chatter, exchange: _Exchange, body: ResponseBody) -> Response:
+    """Answer the last message with an agent, as a response or, with `stream`, as its events."""
+    asked = await read_body(read_response, body, body.input)
+    new_writer = partial(ResponseWriter, previous=asked.previous, is_stored=asked.is_stored)
+    return await exchange.answer(asked, identity, request, new_writer)

@@ -71,7 +71,7 @@ def serve(
 
     async def main() -> Any:
         async with (
-            serving(root, models={"scripted": model}, tools=[now], only_v1=True, **options) as server,
+            serving(root, models={"scripted": model}, tools=[now], **options) as server,
             AsyncOpenAI(base_url=server.v1, api_key="none", max_retries=0) as client,
         ):
             return await use(client, server), await server.runs()

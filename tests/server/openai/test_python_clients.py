@@ -336,7 +336,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
     async def main() -> Mapping[str, Any]:
         models = {"scripted": ScriptedModel(script=script)}
-        async with serving(root, models=models, tools=[now], only_v1=True) as server, asyncio.timeout(PATIENCE):
+        async with serving(root, models=models, tools=[now]) as server, asyncio.timeout(PATIENCE):
             arguments = ("-c", FORKS, root, server.v1, json.dumps(PROGRAMS))
             clients = await asyncio.create_subprocess_exec(PYTHON, *arguments, stdout=PIPE, stderr=STDOUT)
             output, _ = await clients.communicate()
