@@ -202,7 +202,7 @@ MUTANTS = (
     Mutant(V1 + "v1_routes", 'JSONResponse({"error": error}, 422,', 'JSONResponse({"error": error}, 500,', V1_TEST),
     Mutant(V1 + "v1_routes", "except asyncio.CancelledError:", "except ZeroDivisionError:", V1_TEST),
     Mutant(V1 + "v1_routes", "identity.user_of(asked.user or", "(asked.user or", V1_TEST),
-    Mutant(V1 + "v1_routes", "        self._limits.check_rate(identity)\n", "", V1_TEST),
+    Mutant(V1 + "v1_routes", "    service.limits.check_rate(identity)\n", "", V1_TEST),
     Mutant(V1 + "v1_routes", "raise ModelNotFound(error", "raise RequestError(error", V1_TEST),
     Mutant(V1 + "answer", "if event.path or not", "if not", "server/openai/test_answer"),
     Mutant(V1 + "answer", "is_repeated = event.seq and", "is_repeated = False and", "server/openai/test_answer"),
