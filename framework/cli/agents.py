@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -24,7 +23,7 @@ from framework.cli.location import (
 )
 from framework.cli.project import find_tool, read_project
 from framework.cli.show import counted, show_table, wrapped
-from framework.cli.terminal import wrapped_line
+from framework.cli.terminal import print_json, wrapped_line
 from framework.config.agents.compile import Agent, template_names
 from framework.config.agents.findings import template_variables
 from framework.config.agents.plan_steps import file_plan
@@ -79,7 +78,7 @@ def list_agents(project: str, as_json: bool) -> int:
     read = asyncio.run(read_project(locate(project)))
     rows = summarize_agents(read.catalog.current)
     if as_json:
-        click.echo(json.dumps([row.model_dump() for row in rows], ensure_ascii=False, indent=2))
+        print_json([row.model_dump() for row in rows])
         return 0
     if rows:
         show_table(_COLUMNS, [(row.name, row.executor, row.model, str(row.tools), row.description) for row in rows])
@@ -106,7 +105,7 @@ def show(agent: str, project: str, as_json: bool) -> int:
     found = read.catalog.current.agent(agent)
     if as_json:
         spec = found.spec.model_dump(mode="json", by_alias=True)
-        click.echo(json.dumps({"path": found.path, "digest": found.digest, "spec": spec}, ensure_ascii=False, indent=2))
+        print_json({"path": found.path, "digest": found.digest, "spec": spec})
     else:
         click.secho(f"# {found.path}, digest {found.digest}", dim=True)
         click.echo(yaml.dump(written_agent(found.spec), Dumper=_Dumper, sort_keys=False, allow_unicode=True), nl=False)
@@ -139,7 +138,7 @@ def templates_command(name: str | None, project: str, text: bool, shipped: bool,
         return 0
     variables = template_variables(generation.agents, name)
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in variables], ensure_ascii=False, indent=2))
+        print_json([asdict(one) for one in variables])
         return 0
     rows = [(one.name, ", ".join(one.agents) or "all", one.description) for one in variables]
     show_table(("variable", "agents", "value"), rows)
@@ -160,7 +159,7 @@ def _list(generation: Generation, prompts: Prompts, *, as_json: bool) -> int:
         for name in prompts.names()
     ]
     if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        print_json(found)
         return 0
     show_table(
         ("template", "of", "used by"),
@@ -200,7 +199,7 @@ def explain_command(
     if tool is None:
         prompt = _prompt(chosen, read.settings, given["locale"], given["inputs"])
         data = _agent_data(chosen, read.catalog.current, prompt)
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
+        print_json(data) if as_json else _show_agent(chosen, data)
         return 0
     found = find_tool(chosen.toolset.tools, tool)
     granted = _grants(locate(project), read, chosen, found)
@@ -214,7 +213,7 @@ def explain_command(
         data = ToolPolicy.of(explanation).model_dump(mode="json")
         rows = [{**grant.model_dump(mode="json"), "state": state} for grant, state in granted]
         more = {"invalid_arguments": wrong, "schema_changes": changes, "grants": rows}
-        click.echo(json.dumps(data | more, ensure_ascii=False, indent=2))
+        print_json(data | more)
     else:
         _show_tool(explanation, len(tool))
         for grant, state in granted:

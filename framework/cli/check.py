@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from difflib import unified_diff
@@ -15,7 +14,7 @@ import click
 from framework.cli.location import Location, locate, project_path, show_problem
 from framework.cli.project import read_project, refresh_schemas
 from framework.cli.show import counted
-from framework.cli.terminal import prints_on_stderr
+from framework.cli.terminal import print_json, prints_on_stderr
 from framework.config.agents.compile import Agent
 from framework.config.editing import replace_file
 from framework.config.generations.generation import Generation
@@ -135,7 +134,7 @@ def command(path: str, fix: bool, connect: bool, strict: bool, as_json: bool) ->
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
         data = _as_data(generation, problems, strict=strict) | ({"fixed": changed} if fix else {})
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        print_json(data)
     else:
         for problem in problems:
             show_problem(problem)

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from framework.cli.location import PROJECT_OPTION, locate, tenant_option, user_option
 from framework.cli.project import version_folder
+from framework.cli.terminal import print_json
 from framework.config.api_keys import KEY_PREFIX, ROLES, ApiKey, text_digest
 from framework.config.generations.generation import Candidate, Generation
 from framework.config.settings import API_KEY_VARIABLE
@@ -113,11 +114,6 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def encoded(reply: BaseModel) -> str:
-    """Format a response as indented JSON."""
-    return json.dumps(reply.model_dump(mode="json", exclude_none=True), ensure_ascii=False, indent=2)
-
-
 C = TypeVar("C", bound=Callable[..., Any])
 
 SHOWN_CHANGES = 3
@@ -142,7 +138,7 @@ def diff(old: str, new: str | None, project: str, as_json: bool) -> int:
     before, after = _version(old, project), _version(new or project, project)
     candidate = Candidate.of(after, before)
     if as_json:
-        click.echo(json.dumps([change.model_dump(exclude_none=True) for change in candidate.changes], indent=2))
+        print_json([change.model_dump(exclude_none=True) for change in candidate.changes])
     else:
         for change in candidate.changes:
             click.secho(str(change), fg=_STYLES[change.effect])
@@ -192,7 +188,7 @@ def history(url: str | None, key: str | None, project: str, as_json: bool) -> in
     """Show the generations that a running server keeps, the live one (*) first."""
     found = Remote.of(url, key, project).get("/agent/config/history", ConfigHistory)
     if as_json:
-        click.echo(encoded(found))
+        print_json(found.model_dump(mode="json", exclude_none=True))
     else:
         _show_history(found)
     return 0
@@ -206,7 +202,7 @@ def rollback(generation: int, url: str | None, key: str | None, project: str, as
     """Make GENERATION of a running server live again, as a new one. It stays live until the files change again."""
     live = Remote.of(url, key, project).post("/agent/config/rollback", LiveConfig, {"generation": generation})
     if as_json:
-        click.echo(encoded(live))
+        print_json(live.model_dump(mode="json", exclude_none=True))
         return 0
     digest = visible(live.digest)
     click.echo(f"generation {live.generation} is live, with the content of generation {generation} (digest {digest})")
@@ -280,7 +276,7 @@ def new(agents: str | None, roles: str, as_json: bool, **given: Any) -> int:
     except ValidationError as error:
         raise RequestError("; ".join(_problems(error.errors(include_url=False), entry))) from None
     if as_json:
-        click.echo(json.dumps({"key": key, "entry": entry}, ensure_ascii=False, indent=2))
+        print_json({"key": key, "entry": entry})
     else:
         click.echo(f"The key, which is printed only now:\n\n{key}\n\nIts entry in agentsd.yaml:\n")
         click.echo("\n".join(_yaml_lines(entry)))

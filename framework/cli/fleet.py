@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from framework.cli.location import PROJECT_OPTION, ago, in_store, lenient_settings, locate, project_path
+from framework.cli.location import (
+    COUNT_OPTION,
+    PROJECT_OPTION,
+    ago,
+    in_store,
+    lenient_settings,
+    locate,
+    one_unit,
+    project_path,
+)
 from framework.cli.show import NOTHING, counted, show_table
+from framework.cli.terminal import print_json
 from framework.store.views import read_fleet
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import RequestError
@@ -29,7 +38,6 @@ _WHY = {
     "handed_on": "handed on: see below",
     "released": "interrupted: the next free process continues them",
 }
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 @click.command("fleet")
@@ -110,11 +118,7 @@ def _named(processes: Sequence[FleetProcess], version: str) -> str:
 
 def _waiting_row(group: WaitingRuns) -> list[str]:
     why = f"limit {group.limit}" if group.reason == "limit" else _WHY[group.reason]
-    return [str(group.count), group.agent or "any", group.queue or NOTHING, _duration(group.oldest_seconds), why]
-
-
-def _duration(seconds: float) -> str:
-    return next((f"{seconds / size:.0f}{unit}" for size, unit in _UNITS if seconds >= size), f"{seconds:.0f}s")
+    return [str(group.count), group.agent or "any", group.queue or NOTHING, one_unit(group.oldest_seconds), why]
 
 
 _COLUMNS = ("budget", "for", "share", "resets (UTC)", "used")
@@ -122,9 +126,7 @@ _COLUMNS = ("budget", "for", "share", "resets (UTC)", "used")
 
 @click.command("budgets")
 @click.argument("name", required=False)
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
-)
+@COUNT_OPTION
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def budgets_command(name: str | None, limit: int, project: str, as_json: bool) -> int:
@@ -142,7 +144,7 @@ def budgets_command(name: str | None, limit: int, project: str, as_json: bool) -
 
     found = in_store(project, read) if chosen else ()
     if as_json:
-        click.echo(json.dumps([one.model_dump(mode="json") for one in found[:limit]], ensure_ascii=False, indent=2))
+        print_json([one.model_dump(mode="json") for one in found[:limit]])
     elif not found:
         click.echo("agentsd.yaml defines no budgets")
     else:

@@ -26,7 +26,7 @@ from framework.cli.location import (
 )
 from framework.cli.project import read_project
 from framework.cli.show import NOTHING, counted, show_table
-from framework.cli.terminal import prints_on_stderr, say
+from framework.cli.terminal import print_json, prints_on_stderr, say
 from framework.config.editing import FileChanged, write_if_unchanged
 from framework.engine.context.grants import why_void
 from framework.engine.runtime.project import Project
@@ -66,7 +66,7 @@ def grants_list(
     read = asyncio.run(read_project(location, connect=False)) if found else None
     rows = [{**one.model_dump(mode="json"), "state": state_of(one, read, now)} for one in found if read]
     if as_json:
-        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        print_json(rows)
     elif not rows:
         click.echo("no approvals are remembered")
     else:
@@ -175,7 +175,7 @@ def policy_suggest(path: str, agent: str | None, since: float, connect: bool, is
         found = asyncio.run(_suggest(location, agent, since, connect=connect, is_applied=is_applied))
     if as_json:
         data = [one.found.model_dump(mode="json") | {"applied": is_applied and bool(one.found.diff)} for one in found]
-        click.echo(json.dumps({"agents": data}, ensure_ascii=False, indent=2))
+        print_json({"agents": data})
         return 0
     suggestions = [suggestion for one in found for suggestion in one.found.suggestions]
     for suggestion in suggestions:

@@ -90,6 +90,9 @@ INPUT_OPTION = click.option(
 LIMIT_OPTION = click.option(
     "-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Override a limit, e.g. max_steps=3."
 )
+COUNT_OPTION = click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
+)
 _OWNER = "The {0} it belongs to. Needed only if several {0}s have this id."
 
 
@@ -134,7 +137,7 @@ def project_path(function: _C) -> _C:
 def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
     """Parse `name=value` options; a value that is valid JSON is decoded."""
     found: dict[str, Any] = {}
-    for name, text in _pairs(values):
+    for name, text in pairs(values):
         try:
             found[name] = json.loads(text)
         except json.JSONDecodeError:
@@ -144,14 +147,15 @@ def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
 
 def parse_inputs(values: tuple[str, ...]) -> dict[str, Any]:
     """Parse `name=value` options for inputs, whose types depend on the agent: `version=1.0` may be text."""
-    return {name: InputText(text) for name, text in _pairs(values)}
+    return {name: InputText(text) for name, text in pairs(values)}
 
 
-def _pairs(values: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def pairs(values: Iterable[str], form: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the two parts of `name=value` options; raises click.UsageError, which names the form."""
     for value in values:
         name, equals, text = value.partition("=")
         if not equals:
-            raise click.UsageError(f"write {value}=VALUE")
+            raise click.UsageError(f"write {form or f'{value}=VALUE'}")
         yield name, text
 
 
@@ -279,7 +283,7 @@ RECENT = 200
 """Number of newest runs in which the prefix of an id is looked up."""
 LISTED = 3
 ID_CHARS = 12
-_AGO = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 @asynccontextmanager
@@ -346,10 +350,12 @@ def new_conversation() -> str:
 def ago(moment: float) -> str:
     """Format the time since a moment in one unit, such as `3m ago`."""
     passed = max(0.0, time.time() - moment)
-    for seconds, unit in _AGO:
-        if passed >= seconds:
-            return f"{passed / seconds:.0f}{unit} ago"
-    return "now"
+    return f"{one_unit(passed)} ago" if passed >= 1 else "now"
+
+
+def one_unit(seconds: float) -> str:
+    """Format a duration in one unit, such as `3m`."""
+    return next((f"{seconds / size:.0f}{unit}" for size, unit in _UNITS if seconds >= size), f"{seconds:.0f}s")
 
 
 def moment(seconds: float) -> str:

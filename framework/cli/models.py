@@ -13,7 +13,7 @@ import click
 
 from framework.cli.location import PROJECT_OPTION, locate
 from framework.cli.show import show_table
-from framework.cli.terminal import say
+from framework.cli.terminal import print_json, say
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ModelAlias, Settings
 from framework.engine.context.run_context import ModelClients
@@ -110,7 +110,7 @@ def check(model: str, project: str, live: bool, as_json: bool) -> int:
     if as_json:
         rows = [{"name": name, "value": _data(value), "source": source} for name, value, source in assumed]
         data = {"model": alias.model, "server": _server(alias), "assumed": rows, "live": outcomes}
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        print_json(data)
     else:
         click.echo(f"{alias.model} at {_server(alias)}")
         show_table(("assumption", "value", "source"), [(name, _text(value), source) for name, value, source in assumed])

@@ -19,10 +19,10 @@ import click
 
 import framework
 from framework.cli.location import Location, lenient_settings, locate, project_path
-from framework.cli.terminal import prints_on_stderr
+from framework.cli.terminal import as_json_text, print_json, prints_on_stderr
 from framework.config.editing import replace_file
 from framework.config.generations.catalog import Catalog
-from framework.config.schema import SCHEMAS, EditorSchema, ProjectNames, SchemaKind, names_of
+from framework.config.schema import SCHEMAS, ProjectNames, SchemaKind, names_of
 from framework.config.settings import Settings
 from framework.config.snapshot import AGENTS
 from framework.engine.runtime.project import Project
@@ -95,7 +95,7 @@ def schema_command(path: str, kind: SchemaKind, write: bool) -> int:
         raise RequestError(f"{path} is a single file: schemas are written into a project folder")
     names = names_of(asyncio.run(Project.read(location.root)).catalog)
     if not write:
-        click.echo(_schema_text(SCHEMAS[kind](names)), nl=False)
+        print_json(SCHEMAS[kind](names))
         return 0
     try:
         written = write_schemas(location.root, names)
@@ -129,7 +129,7 @@ def write_schemas(root: Path, names: ProjectNames) -> list[Path]:
     mark = folder / _MARK
     if mark.is_file() and mark.read_text("utf-8") == _digest(files, names):
         return []  # generating them takes longer than everything else that `check` does
-    written = [path for path, make in files.items() if _replace(path, _schema_text(make(names)).encode())]
+    written = [path for path, make in files.items() if _replace(path, as_json_text(make(names)).encode())]
     _replace(mark, _digest(files, names).encode())
     return written
 
@@ -155,10 +155,6 @@ def _replace(path: Path, content: bytes) -> bool:
     make_private_folder(path.parent)
     replace_file(path, content)
     return True
-
-
-def _schema_text(schema: EditorSchema) -> str:
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 SERVER_EXIT_SECONDS = 5.0

@@ -43,6 +43,7 @@ from framework.cli.terminal import (
     draws,
     is_terminal,
     on_interrupt,
+    print_json,
     prints_on_stderr,
     raw_stderr,
     say,
@@ -249,7 +250,7 @@ def _is_text_of(text: str, value: object) -> bool:
 def print_result(result: RunResult, *, as_json: bool) -> int:
     """Print the answer on standard output, or the reason for none on standard error; return the exit code."""
     if as_json:
-        click.echo(json.dumps(data_of(result), ensure_ascii=False, indent=2))
+        print_json(data_of(result))
     else:
         if result.output and not (sys.stdout.isatty() and draws()):  # on a terminal, it was shown as it arrived
             say(result.output)

@@ -21,11 +21,12 @@ from framework.cli.location import (
     find_whole_run,
     locate,
     open_project_store,
+    pairs,
 )
 from framework.cli.project import read_project
 from framework.cli.run import JsonLines, open_runtime, print_result, resume_run
 from framework.cli.show import Lines, short_id
-from framework.cli.terminal import is_terminal, prints_on_stderr
+from framework.cli.terminal import is_terminal, print_json, prints_on_stderr
 from framework.replay import Difference, replay
 from framework.store.types import OPEN_STATUSES
 from framework.tools.form import form_fields
@@ -132,7 +133,7 @@ def _remembered(given: dict[str, Any]) -> Remember | None:
     if not (given["approve"] or given["approve_all"]):
         raise RequestError("--remember belongs to --approve ID, or --approve-all")
     when: dict[str, list[str]] = {}
-    for name, condition in _pairs(given["when"], "--when NAME=CONDITION, such as --when 'amount=<= 20'"):
+    for name, condition in pairs(given["when"], "--when NAME=CONDITION, such as --when 'amount=<= 20'"):
         when.setdefault(name, []).append(condition)
     values = {"width": given["remember"], "for": given["scope"], "ttl": given["ttl"], "at_most": given["at_most"]}
     try:
@@ -145,8 +146,8 @@ def _remembered(given: dict[str, Any]) -> Remember | None:
 def _named(given: dict[str, Any], approve: Approve) -> Iterable[tuple[str, Decision]]:
     yield from ((key, approve) for key in given["approve"])
     yield from ((key, Reject(reason=given["reason"])) for key in given["reject"])
-    yield from ((key, Edit(arguments=arguments_of(text))) for key, text in _pairs(given["edit"], "--edit ID='{…}'"))
-    yield from ((key, Respond(text=text)) for key, text in _pairs(given["respond"], "--respond ID=TEXT"))
+    yield from ((key, Edit(arguments=arguments_of(text))) for key, text in pairs(given["edit"], "--edit ID='{…}'"))
+    yield from ((key, Respond(text=text)) for key, text in pairs(given["respond"], "--respond ID=TEXT"))
 
 
 def _answered(pending: Iterable[Confirmation], answer: str | None) -> Iterable[tuple[str, Decision]]:
@@ -169,19 +170,11 @@ def _filled(pending: Iterable[Confirmation], values: Sequence[str]) -> Iterable[
         raise RequestError(f"--value needs exactly one open form; open: {', '.join(key for key, _ in asked) or 'none'}")
     (key, form), filled = asked[0], {}
     fields = {field.name: field for field in form_fields(form)}
-    for name, text in _pairs(values, "--value NAME=VALUE"):
+    for name, text in pairs(values, "--value NAME=VALUE"):
         if name not in fields:
             raise RequestError(f"the form has no field {name!r}{did_you_mean(name, list(fields))}")
         filled[name] = fields[name].read(text)
     yield key, Respond(values=filled)
-
-
-def _pairs(values: Iterable[str], form: str) -> Iterable[tuple[str, str]]:
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals:
-            raise click.UsageError(f"write {form}")
-        yield key, text
 
 
 @click.command("resume")
@@ -282,7 +275,7 @@ def runs_replay(run: str, project: str, as_json: bool) -> int:
     run_id, found = asyncio.run(_replay(project, run))
     if as_json:
         data = {"run_id": run_id, "differences": [asdict(one) for one in found]}
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        print_json(data)
     elif not found:
         click.echo(f"{run_id}: nothing differs")
     else:

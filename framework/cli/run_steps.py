@@ -24,7 +24,7 @@ from framework.cli.show import (
     waterfall,
     widths_of,
 )
-from framework.cli.terminal import as_json_text, wrapped_line, write_out
+from framework.cli.terminal import as_json_text, print_json, wrapped_line, write_out
 from framework.config.editing import replace_file
 from framework.engine.run_report import build_result
 from framework.evals.export import export_case
@@ -74,7 +74,7 @@ def runs_show(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
             "decisions": [one.model_dump(mode="json") for one in decisions],
             "spans": [asdict(span) for span in spans],
         }
-        click.echo(json.dumps(body, ensure_ascii=False, indent=2))
+        print_json(body)
         return 0
     for line in run_lines(state, result, decisions, info):
         click.echo(wrapped_line(line, sys.stdout))

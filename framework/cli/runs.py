@@ -13,6 +13,7 @@ from typing import Any, get_args
 import click
 
 from framework.cli.location import (
+    COUNT_OPTION,
     DURATION,
     PROJECT_OPTION,
     ago,
@@ -27,6 +28,7 @@ from framework.cli.location import (
 )
 from framework.cli.main import LazyGroup
 from framework.cli.show import counted, show_table
+from framework.cli.terminal import print_json
 from framework.store.types import ConversationInfo, ConversationQuery, NoteQuery, Pruned, RunInfo, RunQuery
 from framework.types.errors import RequestError
 from framework.types.memory import Note
@@ -81,9 +83,7 @@ STATUSES = (*get_args(Status), "orphaned")
 @user_option("Only runs of this user.")
 @tenant_option("Only runs of this tenant.")
 @click.option("--rated", type=click.Choice(get_args(RatingValue)), help="Only runs whose answer was rated so.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
-)
+@COUNT_OPTION
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def runs_list(project: str, as_json: bool, **given: Any) -> int:
@@ -95,7 +95,7 @@ def runs_list(project: str, as_json: bool, **given: Any) -> int:
     query = run_query(**given)
     found = in_store(project, lambda store: store.runs(query))
     if as_json:
-        click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
+        print_json([as_data(info) for info in found])
     elif not found:
         is_filtered = any(value for name, value in given.items() if name != "limit")
         click.echo("no such runs are stored" if is_filtered else "no runs are stored")
@@ -232,9 +232,7 @@ _CONVERSATION_COLUMNS = ("conversation", "turns", "agent", "last turn", "user", 
 @click.option("-a", "--agent", metavar="AGENT", help="Only those whose last turn this agent answered.")
 @user_option("Only those of this user.")
 @tenant_option("Only those of this tenant.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
-)
+@COUNT_OPTION
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def conversations_list(
@@ -244,7 +242,7 @@ def conversations_list(
     query = ConversationQuery(agent=agent, user=user, tenant=tenant, limit=limit)
     found = in_store(project, lambda store: store.conversations(query))
     if as_json:
-        click.echo(json.dumps([times_as_text(asdict(info)) for info in found], ensure_ascii=False, indent=2))
+        print_json([times_as_text(asdict(info)) for info in found])
     elif not found:
         click.echo("no conversations are stored")
     else:
@@ -271,9 +269,7 @@ def memory_command() -> None:
 @tenant_option("Only those of this tenant.")
 @click.option("-a", "--agent", metavar="AGENT", help="Only those that this agent saved.")
 @click.option("-s", "--search", metavar="TEXT", help="Only those that contain this text.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number."
-)
+@COUNT_OPTION
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def notes_list(
@@ -290,7 +286,7 @@ def notes_list(
     query = NoteQuery(tenant=tenant, user=user, agents=agents, search=search, limit=limit)
     found = in_store(project, lambda store: store.notes.list(query))
     if as_json:
-        click.echo(json.dumps([_note_data(note) for note in found], ensure_ascii=False, indent=2))
+        print_json([_note_data(note) for note in found])
     elif not found:
         click.echo("no notes are stored")
     else:
@@ -311,7 +307,7 @@ def notes_show(note: str, project: str, as_json: bool) -> int:
         raise RequestError(f"there is no note {note!r}: {known}")
     data = _note_data(found[0])
     if as_json:
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        print_json(data)
         return 0
     click.echo(visible(data.pop("text")))
     data["untrusted"] = "yes: text of tools, files or servers led to it" if found[0].untrusted else "no"

@@ -216,6 +216,11 @@ def write_out(text: str, path: str | None) -> None:
     click.echo(f"written to {path}", err=True)
 
 
+def print_json(data: Any) -> None:
+    """Print data as indented JSON."""
+    click.echo(as_json_text(data), nl=False)
+
+
 def as_json_text(data: Any) -> str:
     """Format data as indented JSON."""
     return json.dumps(data, ensure_ascii=False, indent=2) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from framework.cli.location import (
 )
 from framework.cli.project import trace_export, version_folder
 from framework.cli.runs import parse_run_query
-from framework.cli.terminal import prints_on_stderr, say
+from framework.cli.terminal import print_json, prints_on_stderr, say
 from framework.config.generations.generation import Blueprints, Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES, is_case_file
@@ -279,7 +278,7 @@ def _report_scores(scores: Sequence[tuple[RunInfo, Score]], *, as_json: bool) ->
             "passed": passed,
             "failed": len(scores) - passed,
         }
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        print_json(data)
     elif not scores:
         click.echo("no run of this query has ended, and has an agent whose case file says what to expect")
     else:
@@ -389,7 +388,7 @@ def _report(
     failed = len(tried) - passed
     found = rates((one.placed.case, attempt) for one in tried for attempt in one.attempts) if model else {}
     if as_json:
-        click.echo(json.dumps(_as_data(tried, problems, found), ensure_ascii=False, indent=2))
+        print_json(_as_data(tried, problems, found))
     elif not tried and not suite.errors:
         click.echo(HOW_TO, nl=False)
     else:
@@ -419,7 +418,7 @@ def _report_comparison(
         return _report([], suite, problems, options.model, as_json=as_json)
     figures = compare_pairs(pairs, options.worse_by, options.confidence)
     if as_json:
-        click.echo(json.dumps(_comparison_data(pairs, figures, problems, options), ensure_ascii=False, indent=2))
+        print_json(_comparison_data(pairs, figures, problems, options))
     else:
         color = {"worse": "red", "not worse": "green", "cannot tell": "yellow"}[figures.verdict]
         say(f"{described(figures, options.worse_by, options.confidence)}")

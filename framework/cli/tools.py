@@ -25,7 +25,7 @@ from framework.cli.location import (
 )
 from framework.cli.project import find_tool, read_project
 from framework.cli.show import show_table
-from framework.cli.terminal import prints_on_stderr, say
+from framework.cli.terminal import print_json, prints_on_stderr, say
 from framework.config.generations.catalog import Catalog
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.runtime import Runtime
@@ -64,7 +64,7 @@ def list_tools(project: str, connect: bool, as_json: bool) -> int:
             {**tool.definition.model_dump(), "source": tool.source, "risk": tool.risk, "idempotent": tool.idempotent}
             for tool in tools
         ]
-        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        print_json(rows)
         return 0
     show_table(_COLUMNS, [(tool.name, tool.risk, tool.source, _summary(tool)) for tool in tools])
     return 0
@@ -155,7 +155,7 @@ def status(server: str | None, project: str, as_json: bool) -> int:
     catalog = asyncio.run(read_project(locate(project), connect=False)).catalog
     rows = [_status(one) for one in catalog.logins.all() if server in (None, one.server)]
     if as_json:
-        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        print_json(rows)
         return 0
     show_table(_LOGIN_COLUMNS, [tuple(str(row[name] or "-") for name in _LOGIN_COLUMNS) for row in rows])
     return 0

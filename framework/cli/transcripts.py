@@ -29,7 +29,7 @@ from framework.cli.location import (
 from framework.cli.project import read_project
 from framework.cli.runs import as_data
 from framework.cli.show import counted
-from framework.cli.terminal import as_json_text, write_out
+from framework.cli.terminal import as_json_text, print_json, write_out
 from framework.engine.runtime.request import Caller
 from framework.engine.runtime.start import ForkPoint, fork_conversation, load_conversation
 from framework.llm.message_formats import FORMS, Form, exported, imported_with_files
@@ -87,7 +87,7 @@ def conversations_show(conversation: str, tenant: str | None, user: str | None, 
             "messages": exported(found.messages, "messages"),
             "summary": found.summary.model_dump() if found.summary else None,
         }
-        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        print_json(data)
         return 0
     for line in conversation_lines(found, runs):
         click.echo(line)

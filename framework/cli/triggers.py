@@ -15,7 +15,7 @@ from framework.cli.location import PROJECT_OPTION, ago, locate, open_project_sto
 from framework.cli.project import read_project
 from framework.cli.run import open_runtime, print_result
 from framework.cli.show import NOTHING, short_id, show_table
-from framework.cli.terminal import draws, prints_on_stderr, say
+from framework.cli.terminal import draws, print_json, prints_on_stderr, say
 from framework.engine.triggers import TriggerReport, Triggers, trigger_reports
 from framework.types.errors import RequestError, TriggerNotFound
 from framework.types.state import RunResult
@@ -37,7 +37,7 @@ def triggers_list(project: str, as_json: bool) -> int:
     reports = asyncio.run(_reports(project))
     if as_json:
         items = [report.model_dump(mode="json") for report in reports]
-        click.echo(json.dumps({"items": items}, ensure_ascii=False, indent=2))
+        print_json({"items": items})
     elif not reports:
         click.echo("no triggers: put one under triggers.d/")
     else:
