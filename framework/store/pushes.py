@@ -13,8 +13,8 @@ from framework.types.errors import RequestError
 
 MAX_PUSHES = 10
 """Number of receivers of one run."""
-_CLAIM_SECONDS = 60.0
-"""Time for one attempt. If the process ends meanwhile, another one repeats it."""
+_CLAIM_SECONDS = 20.0
+"""Time for one attempt, of at most 15 seconds. If the process ends meanwhile, another one repeats it."""
 
 
 @dataclass(frozen=True, slots=True)

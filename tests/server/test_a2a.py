@@ -24,6 +24,7 @@ from framework.store.pushes import MAX_PUSHES
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Approve
 from tests.support.api_keys import key_entry
+from tests.support.cases import FACTOR
 from tests.support.media import png
 from tests.support.projects import agent, write
 from tests.support.served import served
@@ -312,10 +313,10 @@ def test_a_push_that_fails_is_repeated_also_by_another_process_and_then_given_up
                 now = clock()
             hook.status = 200
             async with started(tmp_path, files=files) as server:
-                server.runtime.store.clock.set(now + 50)
+                server.runtime.store.clock.set(now + 19)
                 await send_pushes(server.runtime)
                 assert len(hook.received) == 5, "the other process may be sending"
-                server.runtime.store.clock.set(now + 61)
+                server.runtime.store.clock.set(now + 21)
                 for _ in range(2):
                     await send_pushes(server.runtime)
         assert hook.states() == ["TASK_STATE_AUTH_REQUIRED"] * 5 + ["TASK_STATE_COMPLETED"]
@@ -621,7 +622,9 @@ def test_requests_that_do_not_fit_are_errors_of_the_protocol(
     asyncio.run(main())
 
 
-def test_a_killed_server_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(FACTOR))
+def test_a_killed_server_loses_nothing_and_repeats_nothing(tmp_path: Path, number: int) -> None:
+    """The client approves, or a person elsewhere."""
     with listening() as hook:
         files = {**FILES, **hook.settings()}
         write(tmp_path, {name: text.replace("model: scripted", "model: offline") for name, text in files.items()})
@@ -639,8 +642,15 @@ def test_a_killed_server_loses_nothing_and_repeats_nothing(tmp_path: Path) -> No
                 first.process.wait(PATIENCE)
             with served(tmp_path) as second:
                 async with client(Serving(second.url, None)) as user:  # type: ignore[arg-type]  # likewise
-                    updates = await sent(user, said(approval(task), task=task.task_id))
-                    assert states(updates)[-1] == State.TASK_STATE_COMPLETED
+                    if number % 2 == 0:
+                        updates = await sent(user, said(approval(task), task=task.task_id))
+                        assert states(updates)[-1] == State.TASK_STATE_COMPLETED
+                    else:
+                        asked = get_data_parts(task.status.message.parts)[0]["confirmations"][0]["id"]
+                        body = {"decisions": {asked: {"type": "approve"}}}
+                        path = f"/agent/runs/{task.task_id}/decisions"
+                        accepted = await asyncio.to_thread(second.request, "POST", path, json=body)
+                        assert accepted.status_code == 202
                 while not hook.received or hook.states()[-1] != "TASK_STATE_COMPLETED":
                     assert await asyncio.to_thread(hook.arrived.acquire, timeout=PATIENCE)
 

@@ -24,6 +24,7 @@ from framework.store.types import RunQuery
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.spec import Risk
 from framework.types.state import Approve
+from tests.support.cases import FACTOR
 from tests.support.commands import ENVIRONMENT
 from tests.support.forks import Fork
 from tests.support.media import png
@@ -511,7 +512,9 @@ def begin(process: Fork, session: str | None = None) -> str:
     return session
 
 
-def test_a_killed_editor_and_process_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(FACTOR))
+def test_a_killed_editor_and_process_lose_nothing_and_repeat_nothing(tmp_path: Path, number: int) -> None:
+    """Processes are killed while the editor asks: half of the second ones, too."""
     prompt = [{"type": "text", "text": "pay 80"}]
     with started(write(tmp_path, OFFLINE)) as process:
         session = begin(process)
@@ -520,6 +523,13 @@ def test_a_killed_editor_and_process_lose_nothing_and_repeat_nothing(tmp_path: P
         process.send_signal(signal.SIGKILL)
         process.wait(PATIENCE)
     assert paid(tmp_path) == ""
+    for _ in range(number % 2):
+        with started(tmp_path) as process:
+            begin(process, session)
+            send(process, "session/prompt", 3, sessionId=session, prompt=[{"type": "text", "text": "hello"}])
+            receive(process, lambda one: one.get("method") == "session/request_permission")
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENCE)
     with started(tmp_path) as process:
         begin(process, session)
         send(process, "session/prompt", 3, sessionId=session, prompt=[{"type": "text", "text": "hello"}])
