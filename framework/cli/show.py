@@ -297,8 +297,10 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     Args:
         columns: titles, printed on a terminal only.
-        rows: one text per column; cells with a status are coloured.
+        rows: one text per column; cells with a status are coloured. Without rows, nothing is printed.
     """
+    if not rows:
+        return
     texts = [[visible(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         filled = [place for place in range(len(columns)) if any(row[place] != NOTHING for row in texts)]

@@ -31,7 +31,7 @@ from framework.engine.runtime.project import Project
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.tool_call.call import RAISED_AT
 from framework.tools.form import visit_lines
-from framework.tools.logins import Account, StoredLogin, account_at
+from framework.tools.logins import Account, StoredLogin, account_at, login_servers
 from framework.tools.tool import Tool
 from framework.types.errors import EXIT_CANCELLED, EXIT_NEGATIVE, RequestError, ToolError
 from framework.types.messages import ToolResult
@@ -153,12 +153,29 @@ def logout(server: str, user: str | None, tenant: str | None, project: str) -> i
 def status(server: str | None, project: str, as_json: bool) -> int:
     """List the logins at SERVER, or at all servers, without their tokens."""
     catalog = asyncio.run(read_project(locate(project), connect=False)).catalog
-    rows = [_status(one) for one in catalog.logins.all() if server in (None, one.server)]
+    stored, servers = [*catalog.logins.all()], login_servers(catalog.current.external.configs)
+    if server is not None and server not in {one.server for one in stored}:
+        _account(catalog, server, None, None)
+    rows = [_status(one) for one in stored] + [
+        _status(StoredLogin(server=name, url=url)) | _without_login(oauth)
+        for name, (url, oauth) in servers.items()
+        if name not in {one.server for one in stored}
+    ]
+    rows = [row for row in rows if server in (None, row["server"])]
     if as_json:
         print_json(rows)
         return 0
+    if not rows:
+        say("no server of this project has `auth`", err=True)
     show_table(_LOGIN_COLUMNS, [tuple(str(row[name] or "-") for name in _LOGIN_COLUMNS) for row in rows])
     return 0
+
+
+def _without_login(oauth: OAuth) -> dict[str, Any]:
+    """Return what differs at a server where nobody has logged in yet."""
+    if oauth.grant == "client_credentials":
+        return {"login": "automatic"}
+    return {"user": "each"} if oauth.per == "user" else {}
 
 
 def _status(stored: StoredLogin) -> dict[str, Any]:

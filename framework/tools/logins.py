@@ -159,16 +159,22 @@ def account_at(
     Raises:
         ToolError: there is no such server, or it needs no login.
     """
-    known: dict[str, tuple[str, OAuth]] = {}
-    for name, config in configs.items():
-        if isinstance(config, McpServer | OpenApi | HttpTool) and config.auth and (oauth := config.auth.oauth):
-            known.setdefault(login_name(name), (_login_url(config), oauth))
+    known = login_servers(configs)
     if server not in known:
         others = did_you_mean(server, list(known))
         raise ToolError(f"there is no MCP server or API with `auth.oauth` named {server!r}{others}")
     url, oauth = known[server]
     owner = (tenant, user) if oauth.per == "user" else (None, None)
     return Account(server, url, *owner), oauth
+
+
+def login_servers(configs: Mapping[str, object]) -> Mapping[str, tuple[str, OAuth]]:
+    """Return the URL of each server that needs a login, and how to log in there, by the server's name."""
+    known: dict[str, tuple[str, OAuth]] = {}
+    for name, config in configs.items():
+        if isinstance(config, McpServer | OpenApi | HttpTool) and config.auth and (oauth := config.auth.oauth):
+            known.setdefault(login_name(name), (_login_url(config), oauth))
+    return known
 
 
 def login_name(tool: str) -> str:

@@ -157,6 +157,23 @@ async def guarded_api(accounts: Accounts) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
+async def secretive_server(issuer: str, scope: str) -> AsyncIterator[str]:
+    """Run a server that says only in its refusals where its metadata are, and which scope it needs; yield its URL."""
+
+    async def refuse(request: Request) -> Response:
+        challenge = f'Bearer resource_metadata="{request.base_url}elsewhere", scope="{scope}"'
+        return Response(status_code=401, headers={"www-authenticate": challenge})
+
+    async def describe(request: Request) -> Response:
+        return JSONResponse({"resource": f"{request.base_url}mcp", "authorization_servers": [issuer]})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    routes = [Route("/mcp", refuse, methods=["POST"]), Route("/elsewhere", describe)]
+    async with _listening(Starlette(routes=routes), listening):
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+
+
+@asynccontextmanager
 async def _listening(app: Starlette, listening: socket.socket) -> AsyncIterator[None]:
     running = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
     task = asyncio.create_task(running.serve(sockets=[listening]))

@@ -10,7 +10,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx2
@@ -61,8 +61,11 @@ _REFUSALS = {400, 401, 403}
 _MAX_LOGINS = 5
 """How often one call may wait for a login."""
 _SENT_HEADERS = ("accept", "authorization", "content-type", "mcp-protocol-version")
+_KEPT_HEADERS = ("content-type", "location", "www-authenticate")
 _RESOURCE_METADATA = "/.well-known/oauth-protected-resource"
 _PROTOCOL = {"mcp-protocol-version": "2025-11-25"}
+_PING = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
+_PING_HEADERS = {**_PROTOCOL, "content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
 class _Storage:
@@ -211,7 +214,8 @@ class Login:
             self.account.url, metadata, storage, show, answer, client_metadata_url=self.config.metadata_url
         )
         storage.provider = provider
-        await self._drive(provider, self._challenge(storage.stored))
+        asked = storage.stored.model_copy(update={"challenge": await self._ask(storage.stored)})
+        await self._drive(provider, self._challenge(asked))
         self.is_needed = False
         return self.store.read(self.account)
 
@@ -277,6 +281,16 @@ class Login:
         is_due = stored.expires_at is not None and stored.expires_at - _EARLY_SECONDS <= time.time()
         return token if token and not is_due and token != refused else None
 
+    async def _ask(self, stored: StoredLogin) -> str:
+        """Return the server's request to log in: before the first login, its refusal of a ping, which may be empty."""
+        if stored.challenge or stored.tokens or self.config.issuer:
+            return stored.challenge
+        request = httpx2.Request("POST", self.account.url, headers=_PING_HEADERS, content=_PING)
+        with suppress(ToolError):  # the flow reports it
+            response = await self._send(request)
+            return response.headers.get("www-authenticate", "") if response.status_code == 401 else ""
+        return ""
+
     def _challenge(self, stored: StoredLogin) -> str:
         """Return the request to log in that the flow answers: the server's, with the scopes of the file."""
         response = httpx2.Response(401, headers={"www-authenticate": stored.challenge or "Bearer"})
@@ -327,7 +341,7 @@ class Login:
         if reply.status == 404 and url.target == _RESOURCE_METADATA and self.config.issuer:
             found = {"resource": self.account.url, "authorization_servers": [self.config.issuer]}
             return httpx2.Response(200, json=found, request=request)  # most APIs do not describe themselves
-        kept = {name: value for name, value in reply.headers.items() if name in ("content-type", "location")}
+        kept = {name: value for name, value in reply.headers.items() if name in _KEPT_HEADERS}
         return httpx2.Response(reply.status, headers=kept, content=reply.body, request=request)
 
     def require_reachable(self, url: WebUrl) -> None:

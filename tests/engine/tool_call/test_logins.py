@@ -27,7 +27,7 @@ from framework.types.tool_servers import OAuth
 from tests.support.cases import FACTOR
 from tests.support.commands import agentsd
 from tests.support.forks import FORKS
-from tests.support.mcp_oauth import Accounts, browse, guarded_api, guarded_server
+from tests.support.mcp_oauth import Accounts, browse, guarded_api, guarded_server, secretive_server
 from tests.support.projects import agent, write
 
 REDIRECT = "http://127.0.0.1:8976/callback"
@@ -86,6 +86,17 @@ def test_a_run_whose_login_has_ended_pauses_and_continues_after_the_next_one(tmp
             async with opened(root) as runtime:
                 result = await runtime.resume(paused.run_id, {asked.id: Approve()})
             assert result.output == 'answer: {"result": "bob"}'
+
+    asyncio.run(main())
+
+
+def test_the_first_login_asks_the_server_where_and_for_what(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with guarded_server(Accounts()) as issuer, secretive_server(issuer.removesuffix("/mcp"), "write") as url:
+            allowed = LoginStore(tmp_path, lambda: HttpLimits(private_networks=("127.0.0.0/8",)))
+            begun = BegunLogin(Login(allowed, Account("air", url), OAuth()), REDIRECT)
+            begun.answer(await browse(await begun.address()))
+            assert ((await begun.finish(10)).tokens or {})["scope"] == "write"
 
     asyncio.run(main())
 
@@ -222,6 +233,8 @@ def test_the_commands_log_in_show_and_log_out(tmp_path: Path) -> None:
     async def main() -> None:
         async with guarded_server(Accounts()) as url:
             root = project(tmp_path, url)
+            before = await asyncio.to_thread(agentsd, "tools", "status", cwd=root)
+            assert before.stdout.split() == ["air", "-", "-", "needed", "-", "-", "-"]
             command = (sys.executable, "-m", "agentsd", "tools", "login", "air", "-C", str(root))
             process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, stdout=PIPE)
             assert process.stderr
@@ -242,8 +255,9 @@ def test_the_commands_log_in_show_and_log_out(tmp_path: Path) -> None:
             assert ended.stdout == "logged out at air\n"
             listed = await asyncio.to_thread(agentsd, "tools", "list", cwd=root)
             assert "it needs a login: run `agentsd tools login air`" in listed.stderr
-            unknown = await asyncio.to_thread(agentsd, "tools", "login", "fog", cwd=root)
-            assert "there is no MCP server or API with `auth.oauth` named 'fog'" in unknown.stderr
+            for name in ("login", "status"):
+                unknown = await asyncio.to_thread(agentsd, "tools", name, "fog", cwd=root)
+                assert "there is no MCP server or API with `auth.oauth` named 'fog'" in unknown.stderr
 
     asyncio.run(main())
 
