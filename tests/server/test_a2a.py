@@ -456,6 +456,32 @@ def test_the_next_message_of_a_task_answers_its_question(tmp_path: Path) -> None
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("number", [2, 5])
+def test_of_messages_at_once_to_a_paused_task_one_decides(tmp_path: Path, number: int) -> None:
+    async def main() -> None:
+        async with started(tmp_path, *PAYS) as server, client(server) as user:
+            request = said("pay 80")
+            request.configuration.return_immediately = True
+            task_id = (await anext(user.send_message(request))).task.id
+            await server.runtime.result(task_id)
+            task = await user.get_task(types.GetTaskRequest(id=task_id))
+
+            async def approve() -> bool:
+                try:
+                    await sent(user, said(approval(task), task=task_id))
+                except errors.A2AError:
+                    return False
+                return True
+
+            async with asyncio.TaskGroup() as group:
+                tries = [group.create_task(approve()) for _ in range(number)]
+            assert [one.result() for one in tries].count(True) == 1
+            assert (await server.runtime.result(task_id)).status == "completed"
+        assert (tmp_path / "paid").read_text() == "80\n"
+
+    asyncio.run(main())
+
+
 def test_a_client_that_does_not_wait_follows_later_and_cancels(tmp_path: Path) -> None:
     async def main() -> None:
         async with started(tmp_path, calls(("books.wait", {}))) as server, client(server) as user:

@@ -157,15 +157,18 @@ async def guarded_api(accounts: Accounts) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def secretive_server(issuer: str, scope: str) -> AsyncIterator[str]:
-    """Run a server that says only in its refusals where its metadata are, and which scope it needs; yield its URL."""
+async def secretive_server(issuer: str, scope: str, resource: str = "mcp") -> AsyncIterator[str]:
+    """Run a server that says only in its refusals where its metadata are, and which scope it needs; yield its URL.
+
+    Its metadata are those of `resource`, the last part of a URL.
+    """
 
     async def refuse(request: Request) -> Response:
         challenge = f'Bearer resource_metadata="{request.base_url}elsewhere", scope="{scope}"'
         return Response(status_code=401, headers={"www-authenticate": challenge})
 
     async def describe(request: Request) -> Response:
-        return JSONResponse({"resource": f"{request.base_url}mcp", "authorization_servers": [issuer]})
+        return JSONResponse({"resource": f"{request.base_url}{resource}", "authorization_servers": [issuer]})
 
     listening = socket.create_server(("127.0.0.1", 0))
     routes = [Route("/mcp", refuse, methods=["POST"]), Route("/elsewhere", describe)]

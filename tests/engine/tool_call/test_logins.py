@@ -101,6 +101,22 @@ def test_the_first_login_asks_the_server_where_and_for_what(tmp_path: Path) -> N
     asyncio.run(main())
 
 
+def test_no_token_for_another_resource_is_requested(tmp_path: Path) -> None:
+    async def main() -> None:
+        accounts = Accounts()
+        async with (
+            guarded_server(accounts) as issuer,
+            secretive_server(issuer.removesuffix("/mcp"), "read", "another") as url,
+        ):
+            allowed = LoginStore(tmp_path, lambda: HttpLimits(private_networks=("127.0.0.0/8",)))
+            begun = BegunLogin(Login(allowed, Account("air", url), OAuth()), REDIRECT)
+            with pytest.raises(ToolError, match="does not match expected"):
+                await begun.address()
+        assert (accounts.clients, accounts.access) == ({}, {})
+
+    asyncio.run(main())
+
+
 def live(root: Path, run_id: str | None) -> None:
     """Start a run, or continue it after a login, and be killed without a chance to clean up."""
 
