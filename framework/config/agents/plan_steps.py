@@ -151,7 +151,7 @@ def plan_problems(
         unavailable: sources whose tools are not known.
     """
     if not spec.plan.steps:
-        if spec.plan.answer is not None:
+        if spec.plan.answer is not None and (*_STEPS, 0) not in document.marks:  # not invalid ones
             yield document.problem(("plan", "answer"), "`answer` belongs to `plan.steps`, and there are none")
         return
     if spec.executor != _EXECUTOR:

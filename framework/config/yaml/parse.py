@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from difflib import get_close_matches
 from itertools import groupby
 from math import inf
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -485,8 +486,13 @@ def _paths_to(key: str, model: type[BaseModel], above: KeyPath = ()) -> Iterator
                 yield from _paths_to(key, inner, path)
 
 
+_OTHER_WORDS = MappingProxyType({"arguments": "parameters", "args": "parameters", "params": "parameters"})
+"""Keys of other programs' files that no spelling leads to."""
+
+
 def _suggest(word: str, known: Sequence[str], older: Sequence[str]) -> str | None:
-    if close := _closest(word, [*known, *older]):
+    other = _OTHER_WORDS.get(word)
+    if close := other if other in known else _closest(word, [*known, *older]):
         return f"did you mean {close!r}?"
     return f"valid keys: {', '.join(known)}" if known and len(known) <= 40 else None
 

@@ -163,6 +163,8 @@ def test_keys_of_the_plan_that_do_not_fit_a_fixed_plan_are_problems(tmp_path: Pa
         assert problem in found
     (found,) = problems(tmp_path, "", plan="answer: done")
     assert "`answer` belongs to `plan.steps`" in found
+    (found,) = problems(tmp_path, "{id: a, tool: find, arguments: {text: x}}", plan="answer: done")
+    assert found == "1: unknown key 'arguments' (did you mean 'parameters'?)"
 
 
 def test_a_file_with_other_errors_also_reports_those_of_its_plan(tmp_path: Path) -> None:
