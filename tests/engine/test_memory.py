@@ -117,6 +117,7 @@ def test_a_rejected_note_is_not_saved(tmp_path: Path) -> None:
     project(tmp_path, body, SAVE, "ok", files=files("{scope: user}"))
 
 
+@pytest.mark.hostile(44)
 def test_a_note_that_a_page_led_to_is_marked_and_permits_nothing(tmp_path: Path) -> None:
     save = calls(("memory.save", {"text": POISON}))
 
@@ -361,6 +362,24 @@ def test_after_a_crash_a_run_sees_the_same_notes_and_saves_each_once(
         assert not received or seen == received, "once received, in each request"
 
     asyncio.run(main(write(tmp_path_factory.mktemp("p"), files())))
+
+
+def test_a_note_that_is_forgotten_while_a_run_has_it_stays_with_that_run_only(tmp_path: Path) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel, queue: list[Turn]) -> None:
+        first = await say(runtime, "save", "c1")
+        await runtime.resume(first.run_id, {first.pending[0].id: Approve()}, user="ann")
+        paused = await say(runtime, "window seat", "c2")
+        assert await runtime.store.notes.forget(NoteQuery()) == 1
+        await runtime.resume(paused.run_id, {paused.pending[0].id: Reject()}, user="ann")
+        assert "no note fits" in model.requests[-1].messages[-1].content
+        assert SEAT in recalled(model.requests[-1]), "what the run began with"
+        assert not await notes(runtime), "its use brings no note back"
+        queue.append("hi")
+        await say(runtime, "window seat", "c3")
+        assert not recalled(model.requests[-1])
+
+    search = calls(("memory.search", {"query": "window"}))
+    project(tmp_path, body, SAVE, "ok", SAVE, search, "ok", files=files("{scope: user}"))
 
 
 EMBED = """

@@ -55,6 +55,8 @@ GROUPS = {
     41: "requests to the server that are huge, slow, incomplete or not text",
     42: "requests of web pages and of other machines",
     43: "full queues, repeated requests, and a store that is gone in mid-stream",
+    44: "notes that instruct, or that a page led to",
+    45: "webhooks with forged, old or repeated signatures, and bodies that instruct",
 }
 
 IDS = re.compile(r"test_(llm(0[1-9]|10)|asi(0[1-9]|10))_")
@@ -74,7 +76,7 @@ def test_each_group_has_a_test(number: int) -> None:
 
 
 def test_the_list_is_complete_and_no_test_has_another_number() -> None:
-    assert GROUPS.keys() == set(range(1, 44))
+    assert GROUPS.keys() == set(range(1, 46))
     assert numbered_tests().keys() <= GROUPS.keys()
 
 

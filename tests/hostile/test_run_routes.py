@@ -35,6 +35,7 @@ ENTRIES = [
 FILES = {
     "agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo], ask: [echo]}"),
     "agents.d/two.yaml": agent("two", model="offline"),
+    "triggers.d/hook.yaml": f"agent: one\nmessage: m\nwebhook: {{verify: github, secret: {'s' * 12}}}\n",
 }
 SECRET = "password-4711"
 MB = 1 << 20
@@ -227,7 +228,7 @@ def test_asi09_an_expired_decision_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.hostile(41)
 @pytest.mark.parametrize("framing", ["content-length", "chunked"])
-@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize("path", [*CHATS, "/hooks/hook"])
 def test_llm10_a_body_of_100_mb_is_refused_without_being_kept(server: Served, path: str, framing: str) -> None:
     before, refused = peak_memory(server), b""
     length = "transfer-encoding: chunked" if framing == "chunked" else f"content-length: {100 * MB}"

@@ -98,6 +98,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK_SECRET", SECRET)
 
 
+@pytest.mark.hostile(45)
 def test_each_sender_is_verified_and_forged_or_replayed_requests_start_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with hooks(tmp_path) as sent:
@@ -179,6 +180,7 @@ def test_many_deliveries_with_one_id_make_one_run(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(45)
 def test_hostile_bodies_are_refused_or_stay_data(tmp_path: Path) -> None:
     async def main() -> None:
         async with hooks(tmp_path) as sent:

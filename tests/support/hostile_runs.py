@@ -55,11 +55,13 @@ def victim(root: Path, *turns: Turn, tools: Sequence[Tool] = (), **keys: str) ->
     return run(root, *turns, tools=tools)
 
 
-def run(root: Path, *turns: Turn, tools: Sequence[Tool] = (), name: str = "victim") -> Seen:
-    """Run an agent of an existing project."""
+def run(
+    root: Path, *turns: Turn, tools: Sequence[Tool] = (), name: str = "victim", given: JsonStore | None = None
+) -> Seen:
+    """Run an agent of an existing project, with a store of its own unless one is given."""
 
     async def main() -> Seen:
-        model, store = ScriptedModel(*turns), JsonStore()
+        model, store = ScriptedModel(*turns), given or JsonStore()
         opened = Runtime.open(root, tools=tools, models={"scripted": model}, store=store, watch=False)
         async with opened as runtime, runtime.stream("go", agent=name) as stream:
             events = tuple([event async for event in stream])
