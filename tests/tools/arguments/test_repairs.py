@@ -183,16 +183,6 @@ def test_only_rejected_values_are_repaired_and_repair_is_idempotent(field: dict[
     assert arguments == {"a": value, "extra": "5"}, "what was given is not touched"
 
 
-@cases(300)
-@given(field=st.sampled_from(TYPES), value=Values | st.integers() | st.text() | st.booleans())
-def test_arguments_of_plain_types_are_repaired_like_all_others(field: dict[str, Any], value: Any) -> None:
-    alone = repair_arguments(schema_of(field), {"a": value})
-    beside = repair_arguments(schema_of(field), {"a": value, "undeclared": None})  # has no plain type
-
-    assert json.dumps({**alone.arguments, "undeclared": None}) == json.dumps(beside.arguments)
-    assert alone.notes == beside.notes
-
-
 def test_llm10_a_deeply_nested_value_is_left_to_the_validation() -> None:
     nested: dict[str, Any] = {}
     for _ in range(5_000):
