@@ -14,13 +14,13 @@ from framework.cli.location import (
     DURATION,
     PROJECT_OPTION,
     Location,
+    has_store,
     in_store,
     locate,
     moment,
     open_project_store,
     project_path,
     show_problem,
-    store_url,
     tenant_option,
     user_option,
 )
@@ -31,7 +31,7 @@ from framework.config.editing import FileChanged, write_if_unchanged
 from framework.engine.context.grants import why_void
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.suggestions import MAX_DECIDED_RUNS, Suggested, Suggestion, suggest
-from framework.store.types import GrantQuery, RunQuery, database_paths
+from framework.store.types import GrantQuery, RunQuery
 from framework.types.errors import ConfigError, RequestError
 from framework.types.grant import Grant
 from framework.types.text import did_you_mean, visible
@@ -93,9 +93,7 @@ def grants_revoke(grant: tuple[str, ...], project: str) -> int:
 
 async def read_grants(location: Location, query: GrantQuery) -> tuple[Sequence[Grant], float]:
     """Return the grants of the project's store that match, and its time. A store that does not exist is not created."""
-    url = store_url(location)
-    files = database_paths(url, location.root)
-    if url.startswith("memory:") or (files and not files[0].exists()):
+    if not has_store(location):
         return (), 0.0
     async with open_project_store(location) as store:
         return await store.grants.list(query), store.now()

@@ -23,7 +23,7 @@ from framework.cli.terminal import escape_controls, say, wrapped_line
 from framework.config.overlay import ENVIRONMENT_VARIABLE, SETTINGS_FILE
 from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
-from framework.store.types import Conversation, RunInfo, RunQuery
+from framework.store.types import Conversation, RunInfo, RunQuery, database_paths
 from framework.store.url import open_store
 from framework.store.views import StoredRun, load_stored_run
 from framework.types.errors import ConfigError, RequestError, RunNotFound
@@ -284,6 +284,13 @@ RECENT = 200
 LISTED = 3
 ID_CHARS = 12
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def has_store(location: Location) -> bool:
+    """Return whether a project has a store that lasts: a database file that exists, or a server."""
+    url = store_url(location)
+    files = database_paths(url, location.folder)
+    return not url.startswith("memory:") and (not files or files[0].exists())
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from framework.cli.init import EXAMPLE_CASES
 from framework.cli.location import (
     Location,
     ago,
+    has_store,
     lenient_settings,
     locate,
     open_project_store,
@@ -43,14 +44,16 @@ from framework.evals.comparison import (
     run_pairs,
     stored_generation,
 )
-from framework.evals.runner import Attempt, CaseRunner, SuccessRate, rates
+from framework.evals.runner import MAX_FAILURE_CHARS, Attempt, CaseRunner, SuccessRate, case_result, rates
 from framework.evals.scoring import Score, expectations, score_run
 from framework.evals.suite import PlacedCase, Suite, read_suite
 from framework.store.types import OPEN_STATUSES, RunInfo, RunQuery
 from framework.telemetry.spans import evaluation_span, record_evaluations
-from framework.types.errors import EXIT_NEGATIVE, ConfigError, RequestError
+from framework.types.case import CaseResult
+from framework.types.errors import EXIT_NEGATIVE, ConfigError, RequestError, StoreError
 from framework.types.problem import Problem
-from framework.types.text import did_you_mean
+from framework.types.redact import redact
+from framework.types.text import did_you_mean, one_line
 
 HOW_TO = f"there are no cases yet. Create agents.d/AGENT.test.yaml:\n\n{EXAMPLE_CASES}"
 
@@ -188,7 +191,18 @@ async def _test(
             tried.append(Tried(placed, tuple(attempts)))
             if not as_json:
                 _show(tried[-1])
+    await _save(location, [case_result(one.placed, one.attempts, generation, "test", options.model) for one in tried])
     return tried, suite, problems
+
+
+async def _save(location: Location, results: Sequence[CaseResult]) -> None:
+    """Save results in the project's store, if it has one; the console shows their history."""
+    if results and has_store(location):
+        try:
+            async with open_project_store(location) as store:
+                await store.case_results.add(results)
+        except StoreError as error:
+            click.secho(f"the results are not saved: {error.message}", fg="yellow", err=True)
 
 
 def _cases(
@@ -240,9 +254,25 @@ async def _score(
             if span := evaluation_span(state.traceparent, score.results, store.now()):
                 await store.add_spans(info.run_id, [span])
             scores.append((info, score))
+            await store.case_results.add([_scored(info, score)])
             if not as_json:
                 _show_score(info, score)
     return scores
+
+
+def _scored(info: RunInfo, score: Score) -> CaseResult:
+    return CaseResult(
+        agent=score.agent,
+        name="",
+        source="runs",
+        digest=info.digest,
+        attempts=1,
+        passed=score.passed,
+        unknown=score.unknown,
+        cost_usd=info.cost_usd,
+        failure=redact(one_line("; ".join(score.failures), MAX_FAILURE_CHARS)),
+        run_id=info.run_id,
+    )
 
 
 def _show_score(info: RunInfo, score: Score) -> None:
@@ -330,6 +360,7 @@ async def _compare(
             pairs.append(pair)
             if not as_json:
                 _show_pair(pair)
+        await _save(location, [case_result(one.placed, one.after, after, "test", options.model) for one in pairs])
         if chosen and not pairs:
             raise ConfigError(f"no agent of these cases is usable in {options.against}", before.errors)
     return pairs, suite, problems

@@ -459,6 +459,30 @@ export interface Suggestion {
   summary: string;
 }
 
+export interface CaseAttempts {
+  at: string;
+  source: "test" | "gate" | "runs";
+  digest: string;
+  model: string | null;
+  attempts: number;
+  passed: number;
+  unknown: number;
+  cost_usd: number | null;
+  elapsed_ms: number;
+  failure: string;
+  run_id: string | null;
+}
+
+export interface CaseHistory {
+  /** Empty for stored runs that were scored. */
+  name: string;
+  attempts: number;
+  passed: number;
+  low: number;
+  high: number;
+  results: CaseAttempts[];
+}
+
 export interface GrantEntry {
   id: string;
   agent: string;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
@@ -13,11 +13,12 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Blueprints, Generation
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ComparisonGate
-from framework.evals.runner import Attempt, CaseRunner, Launch
+from framework.evals.runner import Attempt, CaseRunner, Launch, case_result
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import LentClient, ModelClient
 from framework.store.store import Store
 from framework.store.types import RunQuery
+from framework.types.case import CaseResult
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
 
@@ -312,9 +313,17 @@ def compare_pairs(pairs: Sequence[Pair], worse_by: float, confidence: float) -> 
 
 
 async def comparison_problems(
-    candidate: Generation, live: Generation, gate: ComparisonGate, launch: Launch, models: Mapping[str, ModelClient]
+    candidate: Generation,
+    live: Generation,
+    gate: ComparisonGate,
+    launch: Launch,
+    models: Mapping[str, ModelClient],
+    keep: Callable[[CaseResult], None] = lambda _: None,
 ) -> list[Problem]:
-    """Return why a gate rejects a candidate: invalid cases, or a success rate that is lower than live."""
+    """Return why a gate rejects a candidate: invalid cases, or a success rate that is lower than live.
+
+    `keep` is called with the results of the candidate.
+    """
     suite = read_suite(candidate)
     if suite.errors or not live.number:  # before the first generation there is nothing to compare with
         return [*suite.errors]
@@ -325,6 +334,8 @@ async def comparison_problems(
     lent = {name: LentClient(client) for name, client in models.items()}
     runner = CaseRunner(launch, live=gate.model, models=lent, judges=gate.model is not None)
     pairs = [pair async for pair in run_pairs(runner, chosen, live, candidate, gate.repeat)]
+    for pair in pairs:
+        keep(case_result(pair.placed, pair.after, candidate, "gate", gate.model))
     if not pairs:
         return []  # only agents that are new have cases
     figures = compare_pairs(pairs, gate.worse_by, gate.confidence)

@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from math import sqrt
 from pathlib import Path
+from statistics import NormalDist
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -29,7 +31,7 @@ from framework.telemetry import names
 from framework.telemetry.spans import Evaluation, content_mode, record_evaluations
 from framework.tools.tool import Tool, ToolContext
 from framework.types import events
-from framework.types.case import Case, Expect, Failure, Judge, ScriptedAnswer, to_decision
+from framework.types.case import Case, CaseResult, Expect, Failure, Judge, ScriptedAnswer, to_decision
 from framework.types.errors import AgentsdError, ModelError, ToolError
 from framework.types.events import Event
 from framework.types.file import File
@@ -42,6 +44,8 @@ from framework.types.text import LinearPattern, one_line
 
 MAX_LINE_CHARS = 160
 """Length of texts in messages and lines of transcripts."""
+MAX_FAILURE_CHARS = 500
+"""Length of the failure of a case that a store keeps."""
 _MAX_LINES = 50
 
 
@@ -420,6 +424,8 @@ class Attempt:
     """A model took part that is not scripted, so another attempt may have another result."""
     traceparent: str = ""
     """The W3C `traceparent` of the last run; empty if it was not traced."""
+    cost_usd: float | None = None
+    """Cost of its runs, that of the judge excepted; None if it is unknown."""
     unknown: str = ""
     """Why there is no result: the agent's model or its judge could not be asked. Such an attempt has not passed."""
 
@@ -484,6 +490,7 @@ class CaseRunner:
             judged,
             varies=judged is not None or self.live not in (None, OFFLINE),
             traceparent=traceparent,
+            cost_usd=evidence.cost_usd,
             unknown=unknown,
         )
         _record(attempt, generation.settings)
@@ -531,17 +538,58 @@ def evaluations(name: str, results: Sequence[Check], judged: Judged | None, *, w
     return found
 
 
-async def case_problems(candidate: Generation, launch: Launch) -> tuple[Problem, ...]:
-    """Run all cases of a candidate. Return the invalid case files and the cases that failed."""
+def case_result(
+    placed: PlacedCase,
+    attempts: Sequence[Attempt],
+    generation: Generation,
+    source: Literal["test", "gate"],
+    model: str | None,
+) -> CaseResult:
+    """Return the result of a case as a store keeps it.
+
+    Args:
+        placed: the case.
+        attempts: all attempts at it.
+        generation: the version that was tested.
+        source: what tested it.
+        model: the real model that was called, if one was.
+    """
+    costs = [attempt.cost_usd for attempt in attempts if attempt.cost_usd is not None]
+    failures = [attempt.failures for attempt in attempts if not attempt.passed]
+    return CaseResult(
+        agent=placed.agent,
+        name=placed.case.name,
+        source=source,
+        digest=generation.digest,
+        model=model,
+        attempts=len(attempts),
+        passed=sum(attempt.passed for attempt in attempts),
+        unknown=sum(bool(attempt.unknown) for attempt in attempts),
+        cost_usd=sum(costs) if len(costs) == len(attempts) else None,
+        elapsed_ms=sum(attempt.elapsed_ms for attempt in attempts),
+        failure=redact(one_line("; ".join(failures[0]), MAX_FAILURE_CHARS)) if failures else "",
+    )
+
+
+async def case_problems(
+    candidate: Generation, launch: Launch, keep: Callable[[CaseResult], None] = lambda _: None
+) -> tuple[Problem, ...]:
+    """Run all cases of a candidate. Return the invalid case files and the cases that failed.
+
+    Args:
+        candidate: the version to test.
+        launch: opens a runtime on it.
+        keep: is called with the result of each case.
+    """
     bench, suite = CaseRunner(launch, judges=False), read_suite(candidate)
     problems = list(suite.errors)
     for placed in suite.cases:
         if placed.agent in candidate.agents:  # otherwise the suite has a problem for it
-            for _ in range(placed.repeat):
-                attempt = await bench.attempt(placed, candidate)
-                if not attempt.passed:
-                    problems.append(failed_case_problem(placed, attempt))
-                    break
+            attempts: list[Attempt] = []
+            while len(attempts) < placed.repeat and all(one.passed for one in attempts):
+                attempts.append(await bench.attempt(placed, candidate))
+            problems += [failed_case_problem(placed, one) for one in attempts if not one.passed]
+            keep(case_result(placed, attempts, candidate, "gate", None))
     return tuple(problems)
 
 
@@ -643,6 +691,15 @@ class SuccessRate:
 
     passed: int
     tried: int
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the two ends of the Wilson interval of the rate."""
+        if not self.tried:
+            return 0.0, 1.0
+        z = NormalDist().inv_cdf((1 + confidence) / 2)
+        rate, square = self.passed / self.tried, z**2 / self.tried
+        centre, half = rate + square / 2, z * sqrt((rate * (1 - rate) + square / 4) / self.tried)
+        return max((centre - half) / (1 + square), 0.0), min((centre + half) / (1 + square), 1.0)
 
     def __str__(self) -> str:
         return f"{self.passed}/{self.tried}" + (f"  {self.passed / self.tried:.0%}" if self.tried else "")

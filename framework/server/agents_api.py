@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -24,6 +24,7 @@ from framework.engine.runtime.agent_policy import AgentPolicy, agent_policy, ren
 from framework.engine.runtime.project import AgentSummary, summarize_agents
 from framework.engine.runtime.request import checked_inputs
 from framework.engine.runtime.suggestions import AgentSuggestions, suggest
+from framework.evals.runner import SuccessRate
 from framework.server.identity import Identity, Reader
 from framework.server.request_handling import (
     Cursor,
@@ -36,6 +37,7 @@ from framework.server.request_handling import (
 )
 from framework.server.run_service import decided_calls_for
 from framework.server.schemas import ResponseModel, redact_changes, redact_problems
+from framework.types.case import CaseResult
 from framework.types.errors import AgentBroken, AgentNotFound, RequestError
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact, redact_problem
@@ -47,6 +49,9 @@ _PLACED_KEYS = (
 )
 """Keys of an agent file whose places a client gets, besides those of limits."""
 
+
+_CASE_RESULTS = 20
+"""Number of results of each case that are listed."""
 
 Origin = Literal["input", "vars", "runtime"]
 
@@ -193,6 +198,52 @@ class AgentDetail(ResponseModel):
             file_keys=_file_keys(),
             problems=redact_problems([problem for problem in generation.problems if problem.path in files]),
         )
+
+
+class CaseAttempts(ResponseModel):
+    """What became of the attempts at a case at one time, or of a stored run that was scored."""
+
+    at: datetime
+    source: Literal["test", "gate", "runs"]
+    """`test`: by `agentsd test`; `gate`: before an edit; `runs`: by `agentsd test --runs`."""
+    digest: str
+    """Digest of the generation."""
+    model: str | None
+    """The real model that was called; null for scripts."""
+    attempts: int
+    passed: int
+    unknown: int
+    """Number of attempts without a result, which count as not passed."""
+    cost_usd: float | None
+    elapsed_ms: float
+    failure: str
+    """Why the first attempt failed that did."""
+    run_id: str | None
+    """The stored run; null for cases, whose runs are not stored."""
+
+
+class CaseHistory(ResponseModel):
+    """The last results of a case."""
+
+    name: str
+    """Name of the case; empty for stored runs that were scored."""
+    attempts: int
+    """Number of attempts in `results` on the generation of the newest one."""
+    passed: int
+    """Number of them that passed."""
+    low: float
+    """Lower end of the 95 % interval of the success rate (Wilson)."""
+    high: float
+    results: tuple[CaseAttempts, ...]
+    """At most 20, the newest first."""
+
+
+class AgentCases(ResponseModel):
+    """The results of an agent's cases."""
+
+    agent: str
+    cases: tuple[CaseHistory, ...]
+    """Those with the newest results first."""
 
 
 class AgentVersion(ResponseModel):
@@ -355,6 +406,26 @@ async def suggest_rules(
         return json_response(done.found.model_copy(update={"diff": redact(done.found.diff)}))
 
     return await asyncio.to_thread(suggested)
+
+
+@routes.get("/agents/{name}/cases", response_model=AgentCases, responses=error_responses(404))
+async def list_case_results(identity: Reader, runtime: ServedRuntime, name: str) -> object:
+    """List the last results of each case of an agent. Only keys without a tenant see stored runs among them."""
+    _visible_agent(runtime.catalog.current, name, identity)
+    by_case: dict[str, list[CaseResult]] = {}
+    for one in await runtime.store.case_results.latest(name):
+        if one.run_id is None or identity.single_user:
+            by_case.setdefault(one.name, []).append(one)
+    cases = tuple(_case_history(case, results[:_CASE_RESULTS]) for case, results in by_case.items())
+    return json_response(AgentCases(agent=name, cases=cases))
+
+
+def _case_history(name: str, results: Sequence[CaseResult]) -> CaseHistory:
+    current = [one for one in results if one.digest == results[0].digest]
+    rate = SuccessRate(sum(one.passed for one in current), sum(one.attempts for one in current))
+    low, high = rate.interval()
+    shown = tuple(CaseAttempts.model_validate(one.model_dump()) for one in results)
+    return CaseHistory(name=name, attempts=rate.tried, passed=rate.passed, low=low, high=high, results=shown)
 
 
 def _visible_agent(generation: Generation, name: str, identity: Identity) -> Agent:

@@ -13,6 +13,7 @@ In reading order; each module imports only from those below it:
     conversations       SQL for conversations and the files in messages: load, list, fork, delete.
     notes               Notes that agents keep across conversations: save, find, list, forget.
     grants              SQL of approvals that are remembered, and counts of calls per period.
+    case_results        SQL of the results of test cases, and of stored runs that were scored.
     pushes              Push notifications: who is to be told of a run's pauses and end, and what was delivered.
     limits              Slots of limited agents and models, offers of ready runs, counters of shared budgets.
     usage               Figures of many runs: periods, what the database counts, and the report.

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from framework.store.case_results import delete_old_case_results
 from framework.store.conversations import delete_ended, delete_expired, delete_unused_blueprints, delete_unused_media
 from framework.store.database import Database, Work, elapsed
 from framework.store.grants import delete_old_grants
@@ -94,6 +95,7 @@ async def prune(database: Database, before: float | None, now: float) -> Pruned:
     await database.write(lambda connection: delete_expired_notes(connection, now))
     await database.write(lambda connection: delete_old(connection, database))
     await database.write(lambda connection: delete_old_grants(connection, now))
+    await database.write(lambda connection: delete_old_case_results(connection, now))
     return replace(pruned, freed_bytes=await _shrink(database))
 
 

@@ -330,6 +330,19 @@ triggers = sa.Table(
 `last_at` is when the trigger last started a run, `last_run`, or did not, because of `note`.
 """
 
+case_results = sa.Table(
+    "agentsd_case_results",
+    metadata,
+    _name("id"),
+    sa.Column("agent", sa.Text, nullable=False),
+    _time("at"),
+    sa.Column("body", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Results of test cases and of scored runs. `body` is the result as JSON, without the time."""
+
+sa.Index("ix_agentsd_case_results_of_agents", case_results.c.agent, case_results.c.at)
+
 pushes = _run_table(
     "agentsd_pushes",
     _name("id"),
@@ -546,6 +559,10 @@ def _pushes(connection: sa.Connection) -> None:
     pushes.create(connection)
 
 
+def _case_results(connection: sa.Connection) -> None:
+    case_results.create(connection)
+
+
 MIGRATIONS: Mapping[int, Migration] = {
     2: _ratings_and_forks,
     3: _notes,
@@ -553,11 +570,12 @@ MIGRATIONS: Mapping[int, Migration] = {
     5: _triggers,
     6: _handoffs,
     7: _pushes,
+    8: _case_results,
 }
 """Migrates a database from the version before to this one. All run in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
-_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
+_MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}
 """The oldest schema version of code that may use a database of this version."""
 _DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
 """The table of versions before their numbers started at 1 again."""

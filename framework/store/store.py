@@ -18,6 +18,7 @@ from framework.store import conversations as sql_conversations
 from framework.store import queue as sql_queue
 from framework.store import runs as sql_runs
 from framework.store import triggers as sql_triggers
+from framework.store.case_results import StoredCaseResults
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
 from framework.store.grants import StoredGrants
 from framework.store.limits import RunOffers, acquire_slots, load_counters
@@ -96,6 +97,8 @@ class Store(StoreSignals):
         self._statements = statements_of(database.dialect.name)
         self.grants = StoredGrants(database)
         """Approvals that are remembered."""
+        self.case_results = StoredCaseResults(database)
+        """Results of test cases."""
         self.pushes = StoredPushes(database)
         """Receivers of push notifications."""
         self._claims = Claims(database, self._leases, self._process, self._offers)

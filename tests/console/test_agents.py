@@ -11,6 +11,7 @@ from playwright.async_api import expect
 
 from framework import Approve, Reject, Runtime
 from framework.testing import ScriptedModel, Turn, calls
+from framework.types.case import CaseResult
 from framework.types.grant import Remember
 from tests.support.api_keys import key_entry
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console
@@ -250,5 +251,34 @@ def test_remembered_approvals_are_listed_and_revoked(tmp_path: Path) -> None:
                 await expect(rows).to_contain_text("agents.d/desk.yaml has changed since")
                 await page.goto(page.url.replace("/desk", "/other"))
                 await expect(page.locator(".grants")).to_contain_text("No approval is remembered.")
+
+    run_in_browser(main())
+
+
+def test_results_of_cases_have_a_rate_and_a_history(tmp_path: Path) -> None:
+    files = {"agents.d/desk.yaml": agent("desk", model="offline")}
+    old = CaseResult(agent="desk", name="it <b>greets</b>", source="test", digest="a" * 16, attempts=3, passed=3)
+    new = old.model_copy(
+        update={"source": "gate", "digest": "b" * 16, "passed": 1, "failure": "expected output with 'hi'"}
+    )
+    scored = old.model_copy(
+        update={"name": "", "source": "runs", "attempts": 1, "passed": 1, "run_id": "run_1", "cost_usd": 0.02}
+    )
+
+    async def main() -> None:
+        async with serve_console(tmp_path, files) as server:
+            for one in (old, scored, new):
+                await server.runtime.store.case_results.add([one])
+            async with open_page(server, "#/agents/desk?tab=cases", width=390, height=844, dark=True) as page:
+                cards = page.locator("#agent-panel .card")
+                await expect(cards.nth(0)).to_contain_text("it <b>greets</b>6.1\u2009% – 79\u2009%1/3")
+                await expect(cards.nth(0)).to_contain_text("expected output with 'hi'")
+                await expect(cards.nth(0).locator("details p")).to_have_count(2)
+                await expect(cards.nth(0).locator("details p").nth(0)).to_contain_text("1/3 · bbbbbbbb · reload.gate")
+                await expect(cards.nth(0).locator("details p").nth(1)).to_contain_text("3/3 · aaaaaaaa · agentsd test")
+                await cards.nth(1).locator("summary").click()
+                await expect(cards.nth(1)).to_contain_text("1/1 · aaaaaaaa · agentsd test --runs · $0.02 · run_1")
+                await check_axe(page)
+                assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
     run_in_browser(main())

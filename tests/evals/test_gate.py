@@ -446,3 +446,17 @@ def test_cases_in_a_folder_that_cannot_be_read_close_the_gate(tmp_path: Path) ->
         assert (await runtime.reload()).number == 2
 
     live(root, body)
+
+
+def test_the_results_of_the_gate_are_saved_also_those_of_the_start(tmp_path: Path) -> None:
+    async def body(runtime: Runtime, _: object) -> None:
+        before = runtime.catalog.current.digest
+        write(tmp_path, {FILE: one("[calculator]")})
+        await runtime.reload()
+        failed, passed = await runtime.store.case_results.latest("one")
+        assert (passed.name, passed.source, passed.attempts, passed.passed) == ("it says hello", "gate", 1, 1)
+        assert (passed.digest, failed.digest == before, failed.passed) == (before, False, 0)
+        assert failed.failure.startswith("expected called [echo], got []")
+        assert failed.at >= passed.at > 0
+
+    live(project(tmp_path), body)

@@ -184,3 +184,26 @@ def test_a_stored_generation_is_compared_by_its_number_or_its_digest(tmp_path: P
     assert "no such file or folder, nor a revision of git: main2" in (
         agentsd_in_process("test", "--against", "main2", cwd=root).stderr
     )
+
+
+def test_results_of_cases_and_of_scored_runs_are_saved_in_an_existing_store(tmp_path: Path) -> None:
+    def latest() -> list[tuple[str, str, int, str | None]]:
+        async def main() -> list[tuple[str, str, int, str | None]]:
+            store = await Store.open(STORE, tmp_path)
+            try:
+                found = await store.case_results.latest("one")
+                return [(one.source, one.name, one.passed, one.run_id) for one in found]
+            finally:
+                await store.close()
+
+        return asyncio.run(main())
+
+    project(tmp_path)
+    assert agentsd_in_process("test", cwd=tmp_path).returncode == 0
+    assert not (tmp_path / "runs.db").exists(), "a command that only tests creates no store"
+    (run_id,) = ran(tmp_path, "echo hello")
+    assert agentsd_in_process("test", cwd=tmp_path).returncode == 0
+    assert agentsd_in_process("test", "--runs", "-n 10", cwd=tmp_path).returncode == 0
+    assert agentsd_in_process("test", "--against", ".", cwd=tmp_path).returncode == 0
+    test = ("test", "it echoes", 1, None)
+    assert latest() == [test, ("runs", "", 1, run_id), test]

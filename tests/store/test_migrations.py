@@ -19,6 +19,7 @@ from framework.store.database import StoreClock, create_engine, parse_store_url
 from framework.store.schema import (
     SCHEMA_VERSION,
     call_counts,
+    case_results,
     conversations,
     grants,
     metadata,
@@ -44,7 +45,7 @@ the killed process had claimed; "2" and "3" in the new conversation c3; "4" in c
 ADDED = (*(runs.c[name] for name in ("copied_from", "rating", "rating_comment", "rated_by", "rated_at")),)
 ADDED_LATER = (*ADDED, conversations.c.forked_from, conversations.c.handed_to)
 """Columns that versions above 1 have added."""
-LATER_TABLES = (notes, grants, call_counts, triggers, pushes)
+LATER_TABLES = (notes, grants, call_counts, triggers, pushes, case_results)
 """Tables that versions above 2 have added."""
 
 

@@ -14,10 +14,12 @@ from framework import Approve, Runtime
 from framework.server.startup import housekeeping
 from framework.store import conversations as sql_conversations
 from framework.store import memory as in_memory
+from framework.store.case_results import delete_old_case_results
 from framework.store.store import Store
 from framework.store.types import Pruned
 from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
+from framework.types.case import CaseResult
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.halts import halted
@@ -192,5 +194,21 @@ def test_in_memory_expired_data_is_deleted_with_a_later_run(tmp_path: Path, monk
             await turn(store, f"c{number}", ttl=0)
         assert [info.id for info in await store.conversations()] == ["c4"]
         assert len(await store.runs()) == 1
+
+    asyncio.run(main())
+
+
+def test_old_results_of_cases_are_deleted(tmp_path: Path, store_url: str) -> None:
+    result = CaseResult(agent="one", name="a", source="test", digest="d", attempts=2, passed=1)
+
+    async def main() -> None:
+        store = await Store.open(store_url, tmp_path)
+        await store.case_results.add([result, result.model_copy(update={"name": "b\x00"})])
+        assert [(one.name, one.passed) for one in await store.case_results.latest("one", 1)] != []
+        assert {one.name for one in await store.case_results.latest("one")} == {"a", "b\x00"}
+        assert await store.case_results.latest("other") == []
+        await store._database.write(lambda connection: delete_old_case_results(connection, store.now() + 181 * 86400))
+        assert await store.case_results.latest("one") == []
+        await store.close()
 
     asyncio.run(main())

@@ -9,6 +9,7 @@ import { fixOf, mayEdit } from "../widgets/fix.js";
 import { place } from "../widgets/place.js";
 import { placeOf, problemCards } from "../widgets/problem-card.js";
 import { tabs } from "../widgets/tabs.js";
+import { cases } from "./cases.js";
 import { decisions } from "./decisions.js";
 import { facts } from "./facts.js";
 import { history } from "./history.js";
@@ -44,7 +45,7 @@ export class AgentView {
     this.#tab = tab;
     const detail = this.#detail;
     const names = { policy: t("Permissions"), prompt: t("Prompt"), decisions: t("Decisions"),
-      history: t("History") };
+      cases: t("Test cases"), history: t("History") };
     const items = Object.entries(names).map(([id, label]) => ({ id, label }));
     const open = (/** @type {string} */ id) => go(link("agents", detail.name, { tab: id === "policy" ? "" : id }));
     const focused = document.activeElement?.role === "tab" && this.#head.contains(document.activeElement);
@@ -52,7 +53,7 @@ export class AgentView {
     fill(this.#head, header(detail), problems(detail), row);
     if (focused) /** @type {HTMLElement} */ (row.querySelector("[tabindex='0']")).focus();
     fill(this.#panel, tab === "prompt" ? this.#prompt.element : tab === "history" ? history(detail.name)
-      : tab === "decisions" ? decisions(detail.name)
+      : tab === "decisions" ? decisions(detail.name) : tab === "cases" ? cases(detail.name)
       : h("div.cols", this.#policy.element, facts(detail)));
   }
 }

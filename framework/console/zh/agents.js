@@ -19,6 +19,13 @@ export default {
   Prompt: "提示词",
   History: "历史",
   Decisions: "审批记录",
+  "Test cases": "测试用例",
+  "What agentsd test and the gate of edits have found. The rate is that of the newest version.":
+    "agentsd test 和修改门禁的结果。通过率为最新版本的通过率。",
+  "No result is stored. Run agentsd test.": "没有存储的结果。请运行 agentsd test。",
+  "Stored runs": "已存储的运行",
+  "95 % interval": "95 % 置信区间",
+  "Last {n} results": "最近 {n} 次结果",
   "Ask about fewer calls": "减少询问",
   "Deny what is always rejected": "拒绝总被驳回的调用",
   "No rule can say it": "没有规则可以表达",

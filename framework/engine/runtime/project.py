@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -21,13 +22,16 @@ from framework.tools.declaration import short_repr
 from framework.tools.plugins import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
-from framework.types.errors import ConfigError, RequestError
+from framework.types.case import CaseResult
+from framework.types.errors import ConfigError, RequestError, StoreError
 from framework.types.frozen import Frozen
 from framework.types.problem import Problem
 
 if TYPE_CHECKING:
     from framework.evals.runner import Launch
+    from framework.store.store import Store
 
+log = logging.getLogger(__name__)
 
 _GATE_CLOSED = (
     "nothing is served until every case passes (reload.gate: tests); `agentsd test` shows why they fail, "
@@ -178,7 +182,31 @@ def summarize_agents(generation: Generation) -> list[AgentSummary]:
     ]
 
 
-def case_gate(launch: Launch, models: Mapping[str, ModelClient]) -> Gate:
+class GateResults:
+    """Saves what the gate finds. The results of the start wait until the store is open."""
+
+    def __init__(self) -> None:
+        self._store: Store | None = None
+        self._waiting: list[CaseResult] = []
+
+    async def open(self, store: Store) -> None:
+        """Save results in a store from now on."""
+        self._store = store
+        await self.save([])
+
+    async def save(self, results: Sequence[CaseResult]) -> None:
+        """Save results. If that fails, it is logged: the gate decides without it."""
+        self._waiting += results
+        if self._store is None:
+            return
+        waiting, self._waiting = self._waiting, []
+        try:
+            await self._store.case_results.add(waiting)
+        except StoreError as error:
+            log.warning("cannot save the results of cases: %s", error)
+
+
+def case_gate(launch: Launch, models: Mapping[str, ModelClient], saved: GateResults) -> Gate:
     """Return what runs the gates: a candidate's case files must be valid, and each gate must let it pass.
 
     What runs the cases is imported with the first candidate, because most projects have no gate.
@@ -186,6 +214,7 @@ def case_gate(launch: Launch, models: Mapping[str, ModelClient]) -> Gate:
     Args:
         launch: opens a runtime on a generation.
         models: the clients of the program, which stay open.
+        saved: takes the results.
     """
 
     async def run_cases(
@@ -194,12 +223,13 @@ def case_gate(launch: Launch, models: Mapping[str, ModelClient]) -> Gate:
         from framework.evals.comparison import comparison_problems
         from framework.evals.runner import case_problems
 
-        problems = [*_unread_folders(candidate)]
+        problems, results = [*_unread_folders(candidate)], list[CaseResult]()
         for gate in gates if not problems else ():
             if isinstance(gate, ComparisonGate):
-                problems += await comparison_problems(candidate, live, gate, launch, models)
+                problems += await comparison_problems(candidate, live, gate, launch, models, results.append)
             else:
-                problems += await case_problems(candidate, launch)
+                problems += await case_problems(candidate, launch, results.append)
+        await saved.save(results)
         return tuple(dict.fromkeys(problems))
 
     return run_cases

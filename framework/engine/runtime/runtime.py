@@ -21,7 +21,7 @@ from framework.engine.runtime.background import BackgroundWork, EmbeddedSource, 
 from framework.engine.runtime.follow import RunFollowers
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.presence import Presence, RunReleaser
-from framework.engine.runtime.project import Project, case_gate, check_arguments, project_folder
+from framework.engine.runtime.project import GateResults, Project, case_gate, check_arguments, project_folder
 from framework.engine.runtime.queue import RunQueue, Submitted
 from framework.engine.runtime.request import Caller, CommonOptions, RunOptions, UserMessage, check_request
 from framework.engine.runtime.resume import RunResumer
@@ -189,7 +189,8 @@ class Runtime:
         if not execute:
             work = _no_work(work, store)
         clients = dict(models or {})
-        gate = case_gate(partial(cls.over, project_folder(root), deps), clients)
+        saved = GateResults()
+        gate = case_gate(partial(cls.over, project_folder(root), deps), clients, saved)
         project = await Project.read(
             root,
             settings,
@@ -208,6 +209,7 @@ class Runtime:
         lease = project.settings.store.lease
         store = await open_store(store, project.root, lease) if isinstance(store, str) else store or memory_store()
         runtime = cls(project, store, clients, deps, work=work, single_user=single_user)
+        await saved.open(store)
         try:
             async with (
                 watching(project.catalog, project.settings.reload) if watch else nullcontext() as runtime.watcher
