@@ -222,11 +222,8 @@ def to_turns(
 ) -> list[_Block]:
     """Return the conversation with adjacent messages of one role merged; late system messages as marked texts.
 
-    Args:
-        messages: the whole conversation; leading system messages are omitted.
-        names: tool -> name in the API.
-        keeps_thinking: whether the thinking of the message at a position, with this data, is sent back.
-        base64: returns the contents of a file.
+    Leading system messages are omitted. `keeps_thinking` returns whether the thinking of the message at a position,
+    with this data, is sent back.
     """
     turns: list[_Block] = []
     leading = leading_instructions(messages)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from base64 import b64encode
-from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import takewhile
@@ -238,10 +237,6 @@ T = TypeVar("T")
 
 Base64 = Callable[[MediaPart], str | None]
 """Returns a file's contents in base64; None if they are missing."""
-_BLOCK = 3 << 18
-"""Bytes that are encoded at once, in under a millisecond: encoding keeps other threads from running."""
-_INLINE_BYTES = 1 << 20
-"""A smaller file is encoded faster than a thread is started."""
 MAX_TOOLSETS = 64
 """Tool lists in a `ToolsetCache`; the least recently used one is dropped."""
 
@@ -284,11 +279,10 @@ class EncodedFiles:
         self._by_digest: dict[str, str] = {}
 
     async def add(self, files: Mapping[str, bytes]) -> None:
-        """Encode the files that are new, by digest; large ones in a thread."""
+        """Encode the files that are new, by digest, in a thread."""
         for digest, data in files.items():
             if digest not in self._by_digest:
-                large = len(data) >= _INLINE_BYTES
-                self._by_digest[digest] = await asyncio.to_thread(_in_base64, data) if large else _in_base64(data)
+                self._by_digest[digest] = (await asyncio.to_thread(b64encode, data)).decode("ascii")
 
     def base64(self, part: MediaPart) -> str | None:
         """Return a file's contents, or None if it is missing."""
@@ -297,12 +291,6 @@ class EncodedFiles:
 
 def missing_file(part: MediaPart) -> None:
     """Return no contents, for conversations whose files are not available."""
-
-
-def _in_base64(data: bytes) -> str:
-    view = memoryview(data)
-    blocks = (b2a_base64(view[at : at + _BLOCK], newline=False) for at in range(0, len(view), _BLOCK))
-    return b"".join(blocks).decode("ascii")
 
 
 class RequestCache:

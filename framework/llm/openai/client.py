@@ -58,10 +58,7 @@ _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
 async def ask_server(fetch: Fetch, base_url: str, model: str) -> Capabilities | None:
     """Return what the server reports about a model; the rest is unknown. None if it is none of these servers.
 
-    Args:
-        fetch: sends the requests; its errors propagate.
-        base_url: the server's URL, with `/v1`.
-        model: the model's name on the server.
+    Errors of `fetch` propagate.
     """
     root = base_url.rstrip("/").removesuffix("/v1")
     listed = _listed(await fetch(f"{base_url.rstrip('/')}/models", None), model)

@@ -221,9 +221,7 @@ def refusal_in(items: Iterable[Mapping[str, Any]]) -> str | None:
 def response_status(response: Mapping[str, Any], announced: str = "") -> str:
     """Return the status of a response, or the reason if it is incomplete; empty if it has none.
 
-    Args:
-        response: the response.
-        announced: the status in the name of the event that contains it.
+    `announced` is the status in the name of the event that contains it.
     """
     stated = str(response.get("status") or announced)
     status = stated if announced in ("", "completed") else announced
