@@ -112,7 +112,7 @@ def needs_tools(template: Any) -> bool:
 
 
 def test_no_template_refuses_a_request_or_drops_a_text_of_it(tmp_path: Path) -> None:
-    requests = {name: distinct_requests(requests_of(tmp_path / name, scene)) for name, scene in SCENES.items()}
+    requests = {name: distinct_requests(bodies) for name, bodies in requests_of(tmp_path, SCENES).items()}
     assert all(requests.values())
     problems: dict[str, list[str]] = {name: [] for name in requests}
     usable, needing_tools = 0, 0

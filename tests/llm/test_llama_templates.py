@@ -79,10 +79,9 @@ def test_no_request_is_refused(tmp_path: Path, served: tuple[str, LlamaCpp]) -> 
     model, server = served
     found: dict[str, list[str]] = {}
     scenes = {"text protocol": SCENES["text protocol"]} if model == WITHOUT_TOOLS else SCENES
-    for name, scene in scenes.items():
-        bodies = distinct_requests(requests_of(tmp_path / name, scene, model))
+    for name, bodies in requests_of(tmp_path, scenes, model).items():
         assert bodies
-        found[name] = [said for body in bodies if (said := refusal(server, body))]
+        found[name] = [said for body in distinct_requests(bodies) if (said := refusal(server, body))]
     assert {name: said for name, said in found.items() if said} == {}
 
 

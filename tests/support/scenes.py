@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from framework import Runtime, tool
+from framework import RunResult, Runtime, tool
 from framework.types.messages import Message
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, calls, says, wire_server
@@ -43,7 +43,6 @@ class Scene:
     answers: Sequence[Answer]
     keys: Mapping[str, str] = field(default_factory=dict)
     """Keys of the agent, as YAML."""
-    settings: str = ""
     messages: Sequence[str] = ("The user's message.",)
     """The messages of one conversation, one run each."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -109,25 +108,42 @@ SCENES: Mapping[str, Scene] = {
 }
 
 
-def requests_of(root: Path, scene: Scene, model: str = "unknown-model") -> list[Body]:
-    """Run a scene with a model of a server, and return the bodies of its requests."""
+def project_of(scenes: Mapping[str, Scene], alias: str) -> dict[str, str]:
+    """Return the files of a project with one agent for each scene, on the model `local` with this alias."""
+    files = {"agentsd.yaml": f"models: {{local: {alias}}}\n"}
+    for number, scene in enumerate(scenes.values()):
+        keys = {"model": "local", "skill_policy": "{allow: [look, fail]}", **scene.keys}
+        files[f"agents.d/scene-{number}.yaml"] = agent(f"scene-{number}", **keys)
+    return files
 
-    async def main() -> list[Body]:
-        answers = iter(scene.answers)
+
+async def play(runtime: Runtime, number: int, scene: Scene) -> list[RunResult]:
+    """Run the messages of a scene, whose agent has this number, as one conversation."""
+    results: list[RunResult] = []
+    for text in scene.messages:
+        conversation = results[-1].conversation_id if results else None
+        results.append(await runtime.run(text, agent=f"scene-{number}", conversation=conversation, **scene.options))
+    return results
+
+
+def requests_of(root: Path, scenes: Mapping[str, Scene], model: str = "unknown-model") -> dict[str, list[Body]]:
+    """Run scenes with a model of a server, and return the bodies of the requests of each."""
+
+    async def main() -> dict[str, list[Body]]:
+        answers: Iterator[Answer] = iter(())
+        found: dict[str, list[Body]] = {}
 
         def answer(_: Body) -> Answer:
             return next(answers, says("done"))
 
         async with wire_server(answer) as server:
-            settings = f"models: {{local: {{model: openai/{model}, base_url: '{server.url}'}}}}\n{scene.settings}"
-            one = agent("one", **{"model": "local", "skill_policy": "{allow: [look, fail]}", **scene.keys})
-            root_files = {"agents.d/one.yaml": one, "agentsd.yaml": settings}
-            async with Runtime.open(write(root, root_files), tools=[look, fail], watch=False) as runtime:
-                conversation = None
-                for text in scene.messages:
-                    result = await runtime.run(text, conversation=conversation, **scene.options)
-                    conversation = result.conversation_id
-            return server.requests
+            files = project_of(scenes, f"{{model: openai/{model}, base_url: '{server.url}'}}")
+            async with Runtime.open(write(root, files), tools=[look, fail], watch=False) as runtime:
+                for number, (name, scene) in enumerate(scenes.items()):
+                    answers, before = iter(scene.answers), len(server.requests)
+                    await play(runtime, number, scene)
+                    found[name] = server.requests[before:]
+        return found
 
     return asyncio.run(main())
 
