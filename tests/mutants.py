@@ -154,7 +154,12 @@ MUTANTS = (
     Mutant("engine/model_call/retry", "failed.add(name)", "failed.discard(name)", "engine/model_call/test_retry"),
     Mutant("engine/model_call/retry", "request, messages=messages, media=media)", "request, media=media)", FILES_TEST),
     Mutant("llm/client", "if info.accepts(part) is False:", "if False:", FILES_TEST),
-    Mutant(CATALOG, "if candidate.before is not self.current:", "if False:", CATALOG_TEST),
+    Mutant(
+        CATALOG,
+        "if candidate.before is not self.current:\n                return self.current",
+        "if False:\n                return self.current",
+        CATALOG_TEST,
+    ),
     Mutant(
         CATALOG,
         "external.digest) == self._rejected_digests:\n            self._last",

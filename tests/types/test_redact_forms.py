@@ -7,11 +7,12 @@ from functools import partial
 import pytest
 
 from framework.types.redact import MASK, redact, redact_data
-from tests.support.cases import each
-from tests.support.growth import assert_linear, repeated
+from tests.support.cases import FACTOR, each
+from tests.support.growth import FIRST, assert_linear, repeated
 
 LETTERS = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA"
 HEX = "0123456789abcdef0123456789abcdef"
+LARGEST = FIRST * min(4 * FACTOR, 16)
 FORMS = {
     # Keys with a known prefix
     "openai": f"sk-{LETTERS}",
@@ -252,7 +253,7 @@ def test_llm02_data_under_a_secrets_name_is_masked() -> None:
 def test_doubling_a_text_that_is_full_of_half_secrets_doubles_the_time(form: str, separator: str) -> None:
     for length in (3, 6, 12, len(FORMS[form])):
         piece = separator + FORMS[form][:length]
-        assert_linear(redact, partial(repeated, piece), label=repr(piece))
+        assert_linear(redact, partial(repeated, piece), largest=LARGEST, label=repr(piece))
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def permission_warnings(agent: Agent, saved: SavedPermissions | None, path: str)
         message = (
             f"{'.'.join(map(str, path_in_file(saved.document, where)))} is NOT in effect: it is invalid; {fallback}"
         )
-        yield saved.document.problem(where, message, at_key=True).model_copy(update={"severity": "warning"})
+        yield saved.document.warning(where, message, at_key=True)
     if agent.original is not None:
         message = f"only the restrictions in this file are in effect; otherwise {fallback}"
         yield Problem(path=path, message=message, severity="warning")

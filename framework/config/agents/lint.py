@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
+from functools import partial
 
 from framework.config.agents.plan_steps import file_references
 from framework.config.templates.prompt_check import PLAN_TEMPLATE
@@ -50,8 +51,7 @@ def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
     if policy.deny and not policy.allow and not policy.ask and not (spec.sub_agents or spec.handoffs):
         message = "`allow` is empty, so no tool is offered: deny rules only remove tools"
         hint = 'to allow all tools except the denied ones, write `allow: ["*"]`'
-        problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
-        yield problem.model_copy(update={"severity": "warning"})
+        yield document.warning(("skill_policy", "allow"), message, hint=hint, at_key=True)
 
 
 def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:
@@ -59,8 +59,7 @@ def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:
     if (count := len(toolset.definitions)) > _MAX_OFFERED_TOOLS:
         message = f"the model is offered {count} tools, and several providers accept at most {_MAX_OFFERED_TOOLS}"
         hint = "let the model search for them: `tools: {defer: auto}`, or allow fewer"
-        problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
-        yield problem.model_copy(update={"severity": "warning"})
+        yield document.warning(("skill_policy", "allow"), message, hint=hint, at_key=True)
 
 
 def _deferred_tools(spec: AgentSpec, toolset: Toolset, document: Document) -> Iterator[Problem]:
@@ -68,18 +67,14 @@ def _deferred_tools(spec: AgentSpec, toolset: Toolset, document: Document) -> It
     patterns = spec.skill_policy.defer if spec.skill_policy.defer != "auto" else ()
     for index, pattern in enumerate(patterns):
         if not matching_names((pattern,), toolset.offered.keys()):
-            problem = document.problem(("skill_policy", "defer", index), f"{pattern!r} matches no tool that is offered")
-            yield problem.model_copy(update={"severity": "warning"})
+            yield document.warning(("skill_policy", "defer", index), f"{pattern!r} matches no tool that is offered")
     if toolset.deferred and TOOL_SEARCH not in toolset.offered:
         message = f"the model cannot find the deferred tools: a rule denies {TOOL_SEARCH}"
-        yield document.problem(("skill_policy", "defer"), message).model_copy(update={"severity": "warning"})
+        yield document.warning(("skill_policy", "defer"), message)
 
 
 def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:
-    def warning(path: KeyPath, message: str, hint: str | None = None) -> Problem:
-        problem = document.problem(path, message, hint=hint, at_key=True)
-        return problem.model_copy(update={"severity": "warning"})
-
+    warning = partial(document.warning, at_key=True)
     if isinstance(spec.guidance, TemplateRef):
         for name in spec.guidance.vars.keys() - _variables_of(spec.guidance, prompts):
             yield warning(("guidance", "vars", name), f"no template uses the variable {name!r}")
@@ -88,7 +83,7 @@ def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> 
     if not isinstance(source, TemplateRef):
         for name in (name for name in spec.inputs if name not in in_plan):
             message = f"the model never sees the input {name!r}: the instructions are plain text"
-            yield warning(("inputs", name), message, _TEMPLATE_HINT)
+            yield warning(("inputs", name), message, hint=_TEMPLATE_HINT)
         return
     used = _variables_of(source, prompts)
     for name in source.vars.keys() - used:
@@ -112,8 +107,7 @@ def _planner_variables(spec: AgentSpec, document: Document, prompts: Prompts) ->
                     f"the planner template {variant} leaves out `{name}`: the model does not learn {_LEARNS[name]}"
                 )
                 hint = f"insert it as the shipped one does: agentsd templates {PLAN_TEMPLATE} --text --shipped"
-                problem = document.problem(path, message, hint=hint)
-                yield problem.model_copy(update={"severity": "warning"})
+                yield document.warning(path, message, hint=hint)
 
 
 def _variables_of(source: TemplateRef, prompts: Prompts) -> set[str]:

@@ -132,27 +132,21 @@ def missing_sdks(names: Iterable[str], settings: Settings, own: Collection[str])
 
 
 def missing_sdk_warnings(
-    agents: Iterable[tuple[AgentSpec, Document]], settings: Settings, source: SettingsSource, missing: Mapping[str, str]
+    agents: Iterable[tuple[AgentSpec, Document]], settings: Settings, file: Document | None, missing: Mapping[str, str]
 ) -> Iterator[Problem]:
     """Yield a warning for each model of the agents, and the default one, whose SDK is not installed.
 
     Args:
         agents: the specs of the agents and their files.
         settings: the settings in effect.
-        source: the content of the settings files.
+        file: the settings files; None if the settings come from the program.
         missing: the result of `missing_sdks`.
     """
-    found = [
-        document.problem(path, missing[name])
-        for spec, document in agents
-        for path, name in named_models(spec)
-        if name in missing
-    ]
-    if text := missing.get(settings.model):
-        file = source.document_or_none()
-        if file and value_at(file.data, ("model",)) == settings.model:
-            found.append(file.problem(("model",), text))
-    yield from (problem.model_copy(update={"severity": "warning"}) for problem in found)
+    for spec, document in agents:
+        used = (one for one in named_models(spec) if one[1] in missing)
+        yield from (document.warning(path, missing[name]) for path, name in used)
+    if (text := missing.get(settings.model)) and file and value_at(file.data, ("model",)) == settings.model:
+        yield file.warning(("model",), text)
 
 
 def value_at(data: object, path: KeyPath) -> object:
@@ -259,27 +253,14 @@ class PriceList:
             queue += [specs[name] for name in unseen]
 
 
-def zero_price_warnings(settings: Settings, source: SettingsSource) -> Iterator[Problem]:
-    """Yield a warning for each model whose prices are written as 0, perhaps until somebody looks them up.
-
-    Args:
-        settings: the settings in effect.
-        source: the content of the settings files.
-    """
-    aliases = ((name, alias.capabilities and alias.capabilities.prices) for name, alias in settings.models.items())
-    free = [name for name, prices in aliases if prices and not (prices.input or prices.output)]
-    if not free:
-        return
-    document = source.document_or_none()
-    if document is None:
-        return
-    for name in free:
-        path: KeyPath = ("models", name, "capabilities", "prices")
-        if isinstance(value_at(document.data, path), Mapping):
+def zero_price_warnings(settings: Settings, document: Document | None) -> Iterator[Problem]:
+    """Yield a warning for each model whose prices the file writes as 0, perhaps until somebody looks them up."""
+    for name, alias in settings.models.items() if document else ():
+        prices, path = alias.capabilities and alias.capabilities.prices, ("models", name, "capabilities", "prices")
+        is_free = prices and not (prices.input or prices.output)
+        if document and is_free and isinstance(value_at(document.data, path), Mapping):
             message = f"the prices of {name} are 0, so max_cost_usd never limits its calls"
-            hint = "if the model costs nothing, write `prices: free`"
-            problem = document.problem(path, message, hint=hint, at_key=True)
-            yield problem.model_copy(update={"severity": "warning"})
+            yield document.warning(path, message, hint="if the model costs nothing, write `prices: free`", at_key=True)
 
 
 def price_problems(
@@ -304,8 +285,7 @@ def price_problems(
             yield document.problem(_LIMIT_PATH, message, hint=f"{hint}{opt_out}", at_key=True)
             return
         message = f"max_cost_usd counts calls of {name} as 0: its price is unknown ({place})"
-        problem = document.problem(_COST_PATH, message, hint=hint, at_key=True)
-        yield problem.model_copy(update={"severity": "warning"})
+        yield document.warning(_COST_PATH, message, hint=hint, at_key=True)
 
 
 def budget_price_problems(
@@ -361,13 +341,13 @@ _SETTING = ("work", "max_running")
 
 
 def unused_limit_warnings(
-    settings: Settings, source: SettingsSource, agents: Collection[str], models: Collection[str]
+    settings: Settings, document: Document | None, agents: Collection[str], models: Collection[str]
 ) -> Iterator[Problem]:
     """Yield a warning for each agent and each model of `work.max_running` that does not exist.
 
     Args:
         settings: the settings in effect.
-        source: the content of the settings files.
+        document: the settings files; None if the settings come from the program.
         agents: the names of all agents.
         models: all known models except the aliases in the settings.
     """
@@ -378,13 +358,7 @@ def unused_limit_warnings(
         if name not in agents
     }
     unused |= {("models", name): message for name in limits.models if (message := unknown_model_message(name, own))}
-    if not unused:
-        return
-    document = source.document_or_none()
-    if document is None:
-        return
     for key, message in unused.items():
         path: KeyPath = (*_SETTING, *key)
-        if value_at(document.data, path) is not None:
-            problem = document.problem(path, f"{message}: its limit has no effect", at_key=True)
-            yield problem.model_copy(update={"severity": "warning"})
+        if document and value_at(document.data, path) is not None:
+            yield document.warning(path, f"{message}: its limit has no effect", at_key=True)

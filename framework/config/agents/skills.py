@@ -302,8 +302,7 @@ class _Reader:
         self.problems.append(self._document.problem(path, message))
 
     def _warn(self, path: KeyPath, message: str, *, at_key: bool = False) -> None:
-        problem = self._document.problem(path, message, at_key=at_key)
-        self._warnings.append(problem.model_copy(update={"severity": "warning"}))
+        self._warnings.append(self._document.warning(path, message, at_key=at_key))
 
 
 def _is_name(text: str) -> bool:
@@ -374,26 +373,25 @@ def skill_warnings(
     spec: AgentSpec, document: Document, own: SkillSet, known: Mapping[str, AgentSkill]
 ) -> Iterator[Problem]:
     """Yield warnings about a valid agent: patterns without effect, and a catalog that is cut."""
-
-    def warning(path: KeyPath, message: str) -> Problem:
-        problem = document.problem(path, message)
-        return problem.model_copy(update={"severity": "warning"})
-
     for key, patterns in (("allow", spec.skills.allow), ("preload", spec.skills.preload)):
         for index, pattern in enumerate(patterns):
             names = [name for name in known if fnmatchcase(name, pattern)]
             if not names:
-                yield warning(("skills", key, index), f"{pattern!r} matches no skill")
+                yield document.warning(("skills", key, index), f"{pattern!r} matches no skill")
             elif own.skills.keys().isdisjoint(names):
-                yield warning(("skills", key, index), f"{pattern!r} has no effect: skills.deny denies what it matches")
+                yield document.warning(
+                    ("skills", key, index), f"{pattern!r} has no effect: skills.deny denies what it matches"
+                )
     loadable = [own.skills[name] for name in own.loadable]
     lines, left_out = catalog_lines(loadable)
     full, _ = catalog_lines(loadable, 1 << 30)
     if left_out:
-        yield warning(("skills",), f"the model is not told of {left_out} of {len(loadable)} skills: allow fewer")
+        yield document.warning(
+            ("skills",), f"the model is not told of {left_out} of {len(loadable)} skills: allow fewer"
+        )
     elif lines != full:
         message = f"descriptions are cut so that {len(loadable)} skills fit into {MAX_CATALOG_TOKENS} tokens"
-        yield warning(("skills",), message)
+        yield document.warning(("skills",), message)
 
 
 def denying_skill_rule(spec: AgentSpec, name: str) -> tuple[int, SkillRule] | None:

@@ -44,6 +44,7 @@ from framework.config.settings import Settings, unset_key_problems
 from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.triggers import TriggerCache
+from framework.config.yaml.document import Document
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.child_processes import SHELL, why_unusable
 from framework.tools.logins import LoginStore
@@ -241,8 +242,9 @@ class GenerationBuilder:
             return self._build_restricted(snapshot, previous, external, tuple(error.problems))
         problems = [*snapshot.problems, *self._settings.restart_warnings()]
         source = settings_source(snapshot.files)
+        document = source.document_or_none()
         problems += find_problems(SETTINGS_FILE, lambda: setting_problems(settings, source, self._models))
-        problems += find_problems(SETTINGS_FILE, lambda: zero_price_warnings(settings, source))
+        problems += find_problems(SETTINGS_FILE, lambda: zero_price_warnings(settings, document))
         problems += [problem.model_copy(update=_UNSET_KEY) for problem in unset_key_problems(settings, source)]
         skills, skill_problems = self._skills.read(snapshot)
         problems += skill_problems
@@ -252,9 +254,11 @@ class GenerationBuilder:
         self._update_link_context(settings, toolbox, prompts, budgets)
         linker = self._linker(snapshot, previous)
         agents = linker.link()
-        problems += find_problems(SETTINGS_FILE, lambda: unused_limit_warnings(settings, source, agents, self._models))
+        problems += find_problems(
+            SETTINGS_FILE, lambda: unused_limit_warnings(settings, document, agents, self._models)
+        )
         sdk_warnings = find_problems(
-            SETTINGS_FILE, lambda: self._sdk_warnings(linker.parsed.values(), settings, source)
+            SETTINGS_FILE, lambda: self._sdk_warnings(linker.parsed.values(), settings, document)
         )
         problems += find_problems(SETTINGS_FILE, lambda: self._sandbox_problems(settings.tools.sandbox, source, agents))
         broken = _broken_since_start(linker.broken, previous)
@@ -290,12 +294,12 @@ class GenerationBuilder:
         return linker
 
     def _sdk_warnings(
-        self, files: Collection[ParsedAgent], settings: Settings, source: SettingsSource
+        self, files: Collection[ParsedAgent], settings: Settings, document: Document | None
     ) -> Iterator[Problem]:
         names = {name for models in {file.models for file in files} for name in models}
         missing = missing_sdks({*names, settings.model}, settings, self._models)
         agents = [(file.spec, file.document) for file in files if not missing.keys().isdisjoint(file.models)]
-        yield from missing_sdk_warnings(agents, settings, source, missing)
+        yield from missing_sdk_warnings(agents, settings, document, missing)
 
     def _sandbox_problems(
         self, limits: SandboxLimits, source: SettingsSource, agents: Mapping[str, Agent]
@@ -307,11 +311,11 @@ class GenerationBuilder:
         for agent in agents.values() if not limits.is_on else ():
             if agent.spec.skills.scripts != "never":
                 message, hint = "no script of a skill is executed without a sandbox", _SANDBOX_HINT
-                yield _warning(agent.document.problem(("skills", "scripts"), message, hint=hint, at_key=True))
+                yield agent.document.warning(("skills", "scripts"), message, hint=hint, at_key=True)
             policy = agent.spec.skill_policy  # a wildcard may mean any tool but this one
             if SHELL in (*policy.allow, *(rule.tool for rule in policy.ask)) and SHELL in agent.toolset.offered:
                 message, hint = f"the tool {SHELL} executes nothing without a sandbox", _SANDBOX_HINT
-                yield _warning(agent.document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True))
+                yield agent.document.warning(("skill_policy", "allow"), message, hint=hint, at_key=True)
 
     def _toolbox(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Toolbox:
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
@@ -342,7 +346,7 @@ class GenerationBuilder:
                 problems.append(Problem(path=path, line=line, message=f"not UTF-8: byte 0x{source[error.start]:02x}"))
         if sources != self._templates:
             self._templates = sources
-            return Prompts(sources, self._link_context.prompts)
+            return Prompts(sources)
         return self._link_context.prompts
 
     def _parse_all(self, sources: Mapping[str, bytes]) -> _AgentFiles:
@@ -379,10 +383,6 @@ class GenerationBuilder:
             return error
         except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live
             return ParseError([problem_from_exception(path, error)])
-
-
-def _warning(problem: Problem) -> Problem:
-    return problem.model_copy(update={"severity": "warning"})
 
 
 def _grants(changes: Iterable[Change]) -> bool:

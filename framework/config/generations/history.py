@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -33,64 +32,61 @@ Trigger = Literal["startup", "watch", "api", "rollback", "source"]
 
 
 @dataclass(frozen=True, slots=True)
+class _ArchivedAgent:
+    """The file of an agent, and what it was compiled in."""
+
+    path: str
+    source: bytes
+    digest: str
+    context: CompileContext
+    """Mostly the same object as that of other agents."""
+    stale: tuple[Problem, ...]
+    """The errors of its file, if that was invalid."""
+    restricted: Agent | None
+    """The agent itself, if an invalid file restricts it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedGeneration:
     """A generation with the files of its agents instead of the agents."""
 
     without_agents: Generation
     """The generation without its agents."""
-    paths: Mapping[str, str]
-    sources: Mapping[str, bytes]
-    digests: Mapping[str, str]
-    contexts: Mapping[str, CompileContext]
-    """The context that each agent was compiled in; mostly the same object."""
-    stale: Mapping[str, tuple[Problem, ...]]
-    """The errors of the agents whose files were invalid."""
-    restricted: Mapping[str, Agent]
-    """The agents that are restricted by an invalid file."""
+    agents: Mapping[str, _ArchivedAgent]
 
     @classmethod
-    def of(
-        cls, generation: Generation, before: ArchivedGeneration | None = None, different: Collection[str] = ()
-    ) -> ArchivedGeneration:
-        """Archive a generation.
+    def of(cls, generation: Generation) -> ArchivedGeneration:
+        """Archive a generation."""
+        agents = {}
+        for name, agent in generation.agents.items():
+            good, restricted = agent.last_good, agent if agent.original else None
+            source = agent.document.source
+            agents[name] = _ArchivedAgent(agent.path, source, good.digest, good.context, agent.stale, restricted)
+        return cls(replace(generation, agents={}), agents)
 
-        Args:
-            generation: the generation.
-            before: the archive of an earlier one, whose entries are copied.
-            different: the names of the agents that may differ from that one.
-        """
-        agents, base = generation.agents, before or cls(generation, {}, {}, {}, {}, {}, {})
-        if any((name in agents) != (name in base.paths) for name in different) or not before:
-            base, different = cls(generation, {}, {}, {}, {}, {}, {}), agents.keys()
-        changed = {name: agents[name] for name in different}
-        kept = {name: problems for name, problems in base.stale.items() if name not in changed}
-        restricted = {name: agent for name, agent in base.restricted.items() if name not in changed}
-        return cls(
-            replace(generation, agents={}),
-            {**base.paths, **{name: agent.path for name, agent in changed.items()}},
-            {**base.sources, **{name: agent.document.source for name, agent in changed.items()}},
-            {**base.digests, **{name: agent.last_good.digest for name, agent in changed.items()}},
-            {**base.contexts, **{name: agent.last_good.context for name, agent in changed.items()}},
-            {**kept, **{name: agent.stale for name, agent in changed.items() if agent.stale}},
-            {**restricted, **{name: agent for name, agent in changed.items() if agent.original}},
-        )
+    @property
+    def stale(self) -> set[str]:
+        """The names of the agents whose files were invalid."""
+        return {name for name, agent in self.agents.items() if agent.stale}
 
     def version(self, name: str) -> tuple[str, tuple[Problem, ...]] | None:
         """Return the digest of an agent and the errors in its file; None if there is no such agent."""
-        return (self.digests[name], self.stale.get(name, ())) if name in self.digests else None
+        return (self.agents[name].digest, self.agents[name].stale) if name in self.agents else None
 
     def restore(self, current: Generation) -> Generation:
         """Return the generation. Agents that are equal in the current generation are shared with it."""
-        agents = {name: self._agent(name, current.agents.get(name)) for name in self.paths}
-        return replace(self.without_agents, agents={**agents, **self.restricted})
+        agents = {name: _restored(agent, current.agents.get(name)) for name, agent in self.agents.items()}
+        return replace(self.without_agents, agents=agents)
 
-    def _agent(self, name: str, current: Agent | None) -> Agent:
-        digest, stale = self.digests[name], self.stale.get(name, ())
-        if current and (current.digest, current.path) == (digest, self.paths[name]):
-            return current if current.stale == stale else replace(current, stale=stale)
-        spec, document = parse_agent(self.paths[name], self.sources[name])
-        agent, _ = compile_agent(spec, document, digest, self.contexts[name])
-        return replace(agent, stale=stale) if stale else agent
+
+def _restored(archived: _ArchivedAgent, current: Agent | None) -> Agent:
+    if archived.restricted:
+        return archived.restricted
+    if current and (current.digest, current.path) == (archived.digest, archived.path):
+        return current if current.stale == archived.stale else replace(current, stale=archived.stale)
+    spec, document = parse_agent(archived.path, archived.source)
+    agent, _ = compile_agent(spec, document, archived.digest, archived.context)
+    return replace(agent, stale=archived.stale) if archived.stale else agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +96,8 @@ class HistoryEntry:
     archived: ArchivedGeneration
     at: datetime
     trigger: Trigger
-    pickled_changes: bytes
-    """Pickled: there may be thousands of changes, and garbage collections do not traverse bytes."""
+    changes: tuple[Change, ...]
+    """The changes against the generation before it."""
 
     @property
     def number(self) -> int:
@@ -126,13 +122,7 @@ class HistoryEntry:
     @property
     def agents(self) -> tuple[str, ...]:
         """The names of its agents."""
-        return tuple(self.archived.paths)
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """The changes against the generation before it."""
-        changes: tuple[Change, ...] = pickle.loads(self.pickled_changes)
-        return changes
+        return tuple(self.archived.agents)
 
 
 class History:
@@ -154,12 +144,8 @@ class History:
 
     def add(self, candidate: Candidate, trigger: Trigger) -> None:
         """Add a candidate that has just gone live."""
-        last, before = self.last, candidate.before
-        follows = last is not None and (last.number, last.digest) == (before.number, before.digest)
-        archived = ArchivedGeneration.of(
-            candidate.generation, last.archived if last and follows else None, candidate.different
-        )
-        self._entries.append(HistoryEntry(archived, datetime.now(UTC), trigger, pickle.dumps(candidate.changes)))
+        archived = ArchivedGeneration.of(candidate.generation)
+        self._entries.append(HistoryEntry(archived, datetime.now(UTC), trigger, candidate.changes))
 
     def entry(self, number: int) -> HistoryEntry:
         """Return the entry of a generation. Raises GenerationNotFound if it is not in the history."""
@@ -195,8 +181,8 @@ class Hold:
         """Return the hold of a rollback to an archived generation."""
         generation = archived.without_agents
         # An agent with an invalid file has its last good version, unless the file restricts it: then it is left out.
-        stale = {archived.paths[name]: archived.sources[name] for name in archived.stale.keys() - archived.restricted}
-        files = {**generation.files, **stale}
+        kept = (agent for agent in archived.agents.values() if agent.stale and not agent.restricted)
+        files = {**generation.files, **{agent.path: agent.source for agent in kept}}
         return cls(generation.number, generation.digest, datetime.now(UTC), ignored, files)
 
     @property
@@ -290,7 +276,7 @@ def agent_revisions(history: Iterable[HistoryEntry], name: str) -> Iterator[Agen
     The oldest generation in the history has nothing to be compared with; it counts only if it is the first of all.
     """
     entries = list(history)
-    if entries and entries[0].number == 1 and name in entries[0].archived.paths:
+    if entries and entries[0].number == 1 and name in entries[0].archived.agents:
         yield _revision(None, entries[0], name)
     for before, after in pairwise(entries):
         if after.archived.version(name) != before.archived.version(name):
@@ -299,9 +285,9 @@ def agent_revisions(history: Iterable[HistoryEntry], name: str) -> Iterator[Agen
 
 def agent_texts(archived: ArchivedGeneration, name: str) -> dict[str, str]:
     """Return the texts of an agent's file and of the project's templates that it uses; empty without the agent."""
-    if name not in archived.paths:
+    if (agent := archived.agents.get(name)) is None:
         return {}
-    path, source, prompts = archived.paths[name], archived.sources[name], archived.contexts[name].prompts
+    path, source, prompts = agent.path, agent.source, agent.context.prompts
     templates = prompts.closure(template_names(parse_agent(path, source)[0]))
     own = {f"{PROMPTS_FOLDER}/{one}": text for one, text in templates.items() if one in prompts.project_names}
     return {path: source.decode("utf-8-sig"), **own}

@@ -301,8 +301,7 @@ class SettingsFile:
         values = dict(leaves(saved))
         for key, value in leaves(self._started):
             if reload_effect(key) == "restart" and values[key] != value:
-                problem = document.problem(tuple(key.split(".")), f"{key} takes effect after a restart", at_key=True)
-                yield problem.model_copy(update={"severity": "warning"})
+                yield document.warning(tuple(key.split(".")), f"{key} takes effect after a restart", at_key=True)
 
 
 def leaves(settings: BaseModel, above: str = "") -> Iterator[tuple[str, object]]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from jinja2 import (
-    BytecodeCache,
     Environment,
     FunctionLoader,
     StrictUndefined,
@@ -24,7 +23,6 @@ from jinja2 import (
     UndefinedError,
     nodes,
 )
-from jinja2.bccache import Bucket
 
 from framework.config.templates.sandbox import BoundedEnvironment, start_budget
 from framework.config.yaml.document import problem_at
@@ -201,6 +199,9 @@ class TemplateGraph:
 PROMPTS_FOLDER = "prompts"
 MAX_RENDERED_CHARS = 64 * 1024
 _MAX_LOCALE_PARTS = 3
+_OPTIONS: Mapping[str, Any] = {"undefined": StrictUndefined, "keep_trailing_newline": True}
+_MAX_SHARED = 500
+"""Number of templates whose code and analysis are kept."""
 MAX_RENDER_SECONDS = 1.0
 """Timeout of rendering with sample values."""
 _JINJA_MARKS = ("{{", "{%", "{#")
@@ -223,21 +224,27 @@ def shipped_templates() -> Mapping[str, str]:
     return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.j2"))}
 
 
-@cache
-def _shipped_code(name: str) -> CodeType:
-    """Compile a shipped template, once for all generations of the process."""
-    return _environment().compile(shipped_templates()[name], name, f"{PROMPTS_FOLDER}/{name}")
+class _Environment(BoundedEnvironment):
+    """An environment that shares compiled templates with the other ones of the process: an edit compiles one."""
+
+    def compile(  # type: ignore[override]  # as in its base class
+        self, source: str | nodes.Template, name: str | None = None, filename: str | None = None, **_: Any
+    ) -> CodeType:
+        return _compiled(str(source), name or "", filename or "")
 
 
-@cache
-def _shipped_analysis(name: str) -> TemplateAnalysis:
-    return analyze(_environment(), shipped_templates()[name], name)
+@lru_cache(maxsize=_MAX_SHARED)
+def _compiled(source: str, name: str, filename: str) -> CodeType:
+    return BoundedEnvironment(**_OPTIONS).compile(source, name, filename)
+
+
+@lru_cache(maxsize=_MAX_SHARED)
+def _analyzed(source: str, name: str) -> TemplateAnalysis:
+    return analyze(_environment(), source, name)
 
 
 def _environment(**options: Any) -> BoundedEnvironment:
-    environment = BoundedEnvironment(
-        undefined=StrictUndefined, auto_reload=False, cache_size=-1, keep_trailing_newline=True, **options
-    )
+    environment = _Environment(**_OPTIONS, auto_reload=False, cache_size=-1, **options)
     for name in ("lipsum", "cycler", "joiner"):
         environment.globals.pop(name, None)
     return environment
@@ -249,16 +256,14 @@ class Prompts:
     A template is chosen by name and locale: `system.zh-TW.j2`, else `system.zh.j2`, else `system.j2`.
     """
 
-    def __init__(self, sources: Mapping[str, str], earlier: Prompts | None = None) -> None:
-        """Load sources by name; those that are unchanged since `earlier` are not analyzed and compiled again."""
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        """Load sources by name."""
         self.project_names = frozenset(sources)
         """Names of the project's templates; only these can be invalid."""
         self._sources = {**shipped_templates(), **sources}
-        self._compiled: _CompiledTemplates = _CompiledTemplates(earlier._compiled if earlier else None)
-        self._analyses: dict[str, TemplateAnalysis] = earlier._reusable_analyses(self._sources) if earlier else {}
         self._variables: dict[str, frozenset[str]] = {}
         self._check_results: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
-        self._environment = _environment(loader=FunctionLoader(self._load), bytecode_cache=self._compiled)
+        self._environment = _environment(loader=FunctionLoader(self._load))
         self._graph = TemplateGraph(self._sources.keys(), self._analyze, frozenset(self._environment.globals))
 
     def names(self) -> list[str]:
@@ -380,15 +385,8 @@ class Prompts:
         """Return the source, and a file name that identifies the template in tracebacks."""
         return (self._sources[name], f"{PROMPTS_FOLDER}/{name}", None) if name in self._sources else None
 
-    def _reusable_analyses(self, sources: Mapping[str, str]) -> dict[str, TemplateAnalysis]:
-        return {name: needs for name, needs in list(self._analyses.items()) if sources.get(name) == self._sources[name]}
-
     def _analyze(self, name: str) -> TemplateAnalysis:
-        if name not in self._analyses:
-            is_own = name in self.project_names
-            analysis = analyze(self._environment, self._sources[name], name) if is_own else _shipped_analysis(name)
-            self._analyses[name] = analysis
-        return self._analyses[name]
+        return _analyzed(self._sources[name], name)
 
     def _referenced(self, name: str) -> Iterator[str]:
         try:
@@ -467,36 +465,3 @@ def _candidates(name: str, locale: str) -> Iterator[str]:
     for length in range(len(parts), 0, -1):
         yield f"{stem}.{'-'.join(parts[:length])}.{suffix}"
     yield name
-
-
-@cache
-def _shipped_places() -> Mapping[tuple[str, str], str]:
-    """Return the names of the shipped templates by their keys and checksums in a cache of Jinja."""
-    cached = BytecodeCache()
-    return {
-        (cached.get_cache_key(name, f"{PROMPTS_FOLDER}/{name}"), cached.get_source_checksum(source)): name
-        for name, source in shipped_templates().items()
-    }
-
-
-class _CompiledTemplates(BytecodeCache):
-    """In-memory cache of compiled templates, keyed by name and source.
-
-    Entries of the previous set of templates are reused, and dropped unless this set loads them.
-    """
-
-    def __init__(self, earlier: _CompiledTemplates | None = None) -> None:
-        self.codes: dict[tuple[str, str], CodeType] = {}
-        self._earlier = earlier.codes if earlier else {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        place = bucket.key, bucket.checksum
-        bucket.code = self.codes.get(place) or self._earlier.get(place)
-        if bucket.code is None and (shipped := _shipped_places().get(place)):
-            bucket.code = _shipped_code(shipped)
-        if bucket.code:
-            self.codes[place] = bucket.code
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        if bucket.code:
-            self.codes[bucket.key, bucket.checksum] = bucket.code

@@ -322,6 +322,11 @@ class Document:
         problem = problem_at(self.path, self.lines, line, column, message, hint)
         return problem.model_copy(update={"fix": fix}) if fix else problem
 
+    def warning(self, path: KeyPath, message: str, *, hint: str | None = None, at_key: bool = False) -> Problem:
+        """Create a warning at a value, or at its key."""
+        problem = self.problem(path, message, hint=hint, at_key=at_key)
+        return problem.model_copy(update={"severity": "warning"})
+
     def written(self, path: KeyPath) -> str:
         """Return a plain scalar as the file writes it, such as `0123` for 123; empty if it is not in the file."""
         if self.layers:

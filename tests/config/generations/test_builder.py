@@ -22,6 +22,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
 from framework.config.snapshot import Snapshot
+from framework.config.templates import prompts
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.types.problem import Problem
 from tests.support.cases import cases
@@ -87,6 +88,8 @@ class World:
     def build(self, place: Place | None = None) -> tuple[Generation, Counter[CodeType]]:
         """Build the edit; raise `Injected` at one place. Return also how often each function was called."""
         self.builder.build(self.before, self.empty, self.first.external)
+        for cached in (prompts._compiled, prompts._analyzed):
+            cached.cache_clear()  # so that each build calls the same functions
         calls: Counter[CodeType] = Counter()
         package = str(Path(framework.config.__file__).parent)
 

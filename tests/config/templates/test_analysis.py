@@ -194,17 +194,3 @@ def test_templates_that_always_render_are_accepted(source: str, included: str, g
 def test_templates_that_set_nothing_are_rejected_only_if_they_fail(names: list[str], given_names: set[str]) -> None:
     source = "".join(f"{{{{ {name} }}}}" for name in names)
     assert renders({"t.j2": source}, given_names, []) is (needed(source, *given_names) == [])
-
-
-TEXTS = st.sampled_from(["{{ x }}", "{{ y }}", "{% if", "{% include 'a.j2' %}", "text"])
-
-
-@cases(50)
-@given(versions=st.lists(st.dictionaries(st.sampled_from(["a.j2", "b.j2"]), TEXTS)))
-def test_reusing_earlier_templates_does_not_change_results(versions: list[dict[str, str]]) -> None:
-    prompts = None
-    for sources in versions:
-        prompts, alone = Prompts(sources, prompts), Prompts(sources)
-        assert list(prompts.problems()) == list(alone.problems())
-        for name in sources:
-            assert prompts.check(name, ["x"]) == alone.check(name, ["x"])

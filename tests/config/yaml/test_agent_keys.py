@@ -166,7 +166,8 @@ def test_a_change_shows_values_as_files_have_them(before: str, after: str, text:
 def test_no_message_names_an_older_key() -> None:
     older = re.compile(r"\b(?:skill_policy|runtime_policy|mcp_policy|sub_agents|risk_level)\b")
     for path in Path("framework").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source if older.search(source) else "")
         documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:

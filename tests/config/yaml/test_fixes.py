@@ -78,7 +78,7 @@ def slips(draw: st.DrawFn) -> tuple[str, str]:
     return GOOD.replace(word, wrong, 1), wrong
 
 
-@cases(300)
+@cases(100)
 @given(slips(), st.sampled_from(["\n", "\r\n", "\r", "\x85", "\u2028"]), st.sampled_from(["", "\ufeff"]))
 def test_a_typo_is_fixed_and_every_other_byte_is_unchanged(slip: tuple[str, str], end: str, mark: str) -> None:
     text, wrong = slip
