@@ -178,10 +178,6 @@ class _Call:
     version: str
     """Version of the protocol that the client speaks."""
 
-    def where(self, run_id: str, pending: Sequence[Confirmation] = ()) -> str:
-        """Return the page of a run."""
-        return run_url(self.pages, run_id, pending)
-
 
 class TaskHandler(RequestHandler):
     """The operations of the protocol, each for the identity of its request."""
@@ -251,7 +247,7 @@ class TaskHandler(RequestHandler):
             raise errors.UnsupportedOperationError(
                 f"the task is {state.status} and takes no message: send it without taskId, with the task's contextId"
             )
-        decisions = _decisions(message, state.pending, call.where(run.run_id, state.pending))
+        decisions = _decisions(message, state.pending, run_url(call.pages, run.run_id, state.pending))
         require(call.identity, "decide")
         await self._service.decide(call.identity, run, decisions)
         if has_push:
