@@ -19,7 +19,7 @@ WRITES_TEST, CANCEL_TEST = "store/test_writes", "engine/runtime/test_cancelling"
 RECORD, STORE_TEST = "store/record", "store/test_protocol"
 WAITING, WAITING_TEST = "store/queue", "store/test_queue"
 CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
-V1, V1_TEST = "server/openai/", "server/openai/test_exchange"
+V1, V1_TEST = "server/openai_", "server/openai/test_exchange"
 PREFLIGHT, PREFLIGHT_TEST = "engine/plan/planner", "engine/plan/test_preflight"
 FILE_PLAN_TEST = "engine/plan/test_file_plan"
 FOLLOW, FOLLOW_TEST = "engine/runtime/follow", "engine/runtime/test_follow"
@@ -204,14 +204,14 @@ MUTANTS = (
     Mutant(QUEUE, "                if claim.cancel_requested:\n", "                if False:\n", SUBMIT_TEST),
     Mutant(QUEUE, "                        self._launcher.hold(request.run_id, claim)\n", "", SUBMIT_TEST),
     Mutant("engine/runtime/launcher", "        hub.expect_readers()\n", "", FOLLOW_TEST),
-    Mutant(V1 + "v1_routes", 'JSONResponse({"error": error}, 422,', 'JSONResponse({"error": error}, 500,', V1_TEST),
-    Mutant(V1 + "v1_routes", "except asyncio.CancelledError:", "except ZeroDivisionError:", V1_TEST),
-    Mutant(V1 + "v1_routes", "identity.user_of(asked.user or", "(asked.user or", V1_TEST),
-    Mutant(V1 + "v1_routes", "    service.limits.check_rate(identity)\n", "", V1_TEST),
-    Mutant(V1 + "v1_routes", "raise ModelNotFound(error", "raise RequestError(error", V1_TEST),
+    Mutant(V1 + "api", 'JSONResponse({"error": error}, 422,', 'JSONResponse({"error": error}, 500,', V1_TEST),
+    Mutant(V1 + "api", "except asyncio.CancelledError:", "except ZeroDivisionError:", V1_TEST),
+    Mutant(V1 + "api", "identity.user_of(asked.user or", "(asked.user or", V1_TEST),
+    Mutant(V1 + "api", "    service.limits.check_rate(identity)\n", "", V1_TEST),
+    Mutant(V1 + "api", "raise ModelNotFound(error", "raise RequestError(error", V1_TEST),
     Mutant(V1 + "answer", "if event.path or not", "if not", "server/openai/test_answer"),
     Mutant(V1 + "answer", "is_repeated = event.seq and", "is_repeated = False and", "server/openai/test_answer"),
-    Mutant(V1 + "client_request", "if body.n not in (None, 1):", "if False:", "server/openai/test_client_request"),
+    Mutant(V1 + "request", "if body.n not in (None, 1):", "if False:", "server/openai/test_client_request"),
     Mutant(
         "engine/model_call/turn", "_CLOSING_TAG.sub('', text)", "text", "engine/model_call/test_caller_instructions"
     ),

@@ -127,7 +127,7 @@ TIME_OF_DAY = {
     "framework.engine.routing": "times of spans",
     "framework.engine.runtime.start": "shows when an item was changed",
     "framework.llm.provider_errors": "compares with a date of the provider",
-    "framework.server.openai.v1_routes": "the field `created` of responses and models",
+    "framework.server.openai_api": "the field `created` of responses and models",
     "framework.store.database": "the clock of a store begins with it",
     "framework.store.schema": "shows when the tables were changed",
     "framework.store.processes": "a jump only renews the lease early",

@@ -179,19 +179,14 @@ class AgentDetail(ResponseModel):
         templates = agent.prompts.project_names.intersection(agent.prompts.closure(template_names(agent.spec)))
         skills = (skill.path for skill in agent.skills.skills.values())
         files = (agent.path, *(f"{PROMPTS_FOLDER}/{name}" for name in sorted(templates)), *skills)
-        return cls(
+        return cls.of_parts(
+            agent.spec,
             generation=generation.number,
             digest=generation.digest,
             name=agent.name,
-            description=agent.spec.description,
             policy=agent_policy(agent, generation),
-            fallback_models=agent.spec.fallback_models,
-            model_settings=agent.spec.model_settings,
             plan=agent.spec.plan.model_dump(mode="json", by_alias=True),
             routing=AgentRouting.of(agent, generation),
-            sub_agents=agent.spec.sub_agents,
-            handoffs=agent.spec.handoffs,
-            inputs=agent.spec.inputs,
             prompt=AgentPrompt.of(agent, generation, locale),
             files=files,
             places=_places(agent),
@@ -265,15 +260,9 @@ class AgentVersion(ResponseModel):
     def of(cls, revision: AgentRevision, *, live: bool) -> AgentVersion:
         """Return a revision."""
         entry = revision.entry
-        return cls(
-            generation=entry.number,
-            at=entry.at,
-            trigger=entry.trigger,
-            live=live,
-            stale=revision.stale,
-            changes=redact_changes(revision.changes),
-            files=revision.files,
-        )
+        changes = redact_changes(revision.changes)
+        own = {"generation": entry.number, "at": entry.at, "trigger": entry.trigger}
+        return cls.of_parts(revision, **own, live=live, changes=changes)
 
 
 class AgentHistory(ResponseModel):

@@ -26,8 +26,7 @@ from framework.server.request_handling import (
     verbatim_response,
     with_security_headers,
 )
-from framework.server.run_schemas import Id
-from framework.server.schemas import ResponseModel
+from framework.server.schemas import Id, ResponseModel
 from framework.store.types import RunInfo, RunQuery
 from framework.tools.logins import Account, account_at, login_name
 from framework.types.errors import AgentsdError, RequestError, ToolError
@@ -186,14 +185,8 @@ async def begin_login(
     """Begin a login at an MCP server or API with `auth`; open the returned address in the same browser."""
     callback = f"{str(request.base_url).rstrip('/')}{CALLBACK}"
     address, cookie, account = await logins.begin(identity, server, identity.user_of(user), callback)
-    login = LoginAddress(
-        server=account.server,
-        user=account.user,
-        tenant=account.tenant,
-        url=address,
-        host=urlsplit(address).hostname or "",
-        expires_in=_SECONDS,
-    )
+    host = urlsplit(address).hostname or ""
+    login = LoginAddress.of_parts(account, url=address, host=host, expires_in=_SECONDS)
     response = verbatim_response(login)
     (state,) = parse_qs(urlsplit(address).query)["state"]
     response.set_cookie(

@@ -79,10 +79,8 @@ class RunFiles(ResponseModel):
     ) -> RunFiles:
         """Compare the files of a run, if they are stored, with the live ones."""
         paths = sorted({*own, *live}) if own is not None else ()
-        return cls(
-            run_id=state.run_id,
-            generation=state.generation,
-            digest=state.digest,
+        return cls.of_parts(
+            state,
             live_generation=current.number,
             live_digest=current.digest,
             stored=own is not None,

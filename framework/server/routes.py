@@ -23,20 +23,19 @@ from framework.config.settings import unset_key_problems
 from framework.engine.runtime.runtime import Runtime
 from framework.server import (
     agents_api,
+    approvals_api,
+    conversations_api,
     files_api,
-    grants_api,
     logins_api,
-    memory_api,
+    openai_api,
     operations_api,
     replay_api,
     runs_api,
     triggers_api,
-    usage_api,
 )
 from framework.server.errors import NotInstalled
 from framework.server.event_stream import OpenStreams
 from framework.server.identity import FULL_ACCESS, Identify, Identity, KeyLimits, access_check, identity_of, requires
-from framework.server.openai import v1_routes
 from framework.server.request_handling import (
     STREAM_RESPONSE,
     MessageRoute,
@@ -227,9 +226,9 @@ def _send_pushes() -> Callable[[Runtime], Awaitable[None]]:
 
 
 documented = [
-    *(runs_api.routes, grants_api.routes, logins_api.routes, replay_api.routes, memory_api.routes, usage_api.routes),
-    *(operations_api.routes, agents_api.routes, files_api.routes, files_api.file_routes, triggers_api.routes),
-    protocols,
+    *(runs_api.routes, approvals_api.routes, logins_api.routes, replay_api.routes, conversations_api.routes),
+    *(operations_api.usage_routes, operations_api.routes, agents_api.routes, files_api.routes, files_api.file_routes),
+    *(triggers_api.routes, protocols),
 ]
 openapi_routes = api_router("configuration")
 _COMMON_ERRORS = (400, 401, 403, 429, 500)
@@ -361,7 +360,7 @@ def server_state(
 def served_routes(state: ServerState, *, with_probes: bool = False) -> APIRouter:
     """Return the routes for an app with this state, with `/health`, `/ready` and `/metrics` if they are asked for."""
     served = APIRouter()
-    parts = [logins_api.callback_route, triggers_api.webhook_routes, *documented, openapi_routes, v1_routes.routes]
+    parts = [logins_api.callback_route, triggers_api.webhook_routes, *documented, openapi_routes, openai_api.routes]
     for part in [*parts, operations_api.probes, operations_api.metrics_route] if with_probes else parts:
         served.routes.extend(route.serving(state) for route in part.routes if isinstance(route, ServerRoute))
     return served

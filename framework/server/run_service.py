@@ -16,6 +16,7 @@ from framework.engine.runtime.suggestions import MAX_DECIDED_RUNS
 from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
 from framework.server.identity import LOCAL, Identity, KeyLimits, agent_for
+from framework.server.schemas import MAX_URL_ID_CHARS
 from framework.store.types import (
     Conversation,
     ConversationInfo,
@@ -32,8 +33,6 @@ from framework.types.fleet import Fleet
 from framework.types.report import Status
 from framework.types.state import FIRST_COME, Decision, IdempotencyKey, QueuePlace, RunResult, RunState
 
-MAX_URL_ID_CHARS = 200
-"""Length limit of ids, as for conversations."""
 _PAGE = 100
 """Number of entries of a page without a limit."""
 _OWNERS = 20

@@ -1,18 +1,22 @@
-"""`/chat`, `/runs`, `/conversations` and `/approvals`: runs, their conversations, and decisions."""
+"""`/chat` and `/runs`: starts runs, and shows, follows, continues, cancels and rates them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 
-from framework.engine.runtime.start import fork_conversation
+from framework.config.generations.generation import Generation
+from framework.engine.run_report import build_result
+from framework.engine.runtime.request import RunOptions
+from framework.server.approvals_api import PendingConfirmation
 from framework.server.errors import run_error_body
 from framework.server.event_stream import (
     EncodedEvent,
@@ -21,7 +25,7 @@ from framework.server.event_stream import (
     encode_event,
     until_client_leaves,
 )
-from framework.server.identity import Admin, Chatter, Decider, Identity, Reader, RunReader
+from framework.server.identity import Chatter, Decider, Identity, Reader, RunReader
 from framework.server.request_handling import (
     STREAM_RESPONSE,
     Cursor,
@@ -41,51 +45,388 @@ from framework.server.request_handling import (
     page_of,
     verbatim_response,
 )
-from framework.server.run_schemas import (
-    ApprovalList,
-    ChatBody,
-    ChatResponse,
-    ConversationDetail,
-    ConversationList,
-    ConversationSummary,
-    DecisionsBody,
-    DeletedConversation,
-    ForkBody,
-    ForkedConversation,
-    Id,
-    PendingRun,
-    RatingBody,
-    RunBody,
-    RunDetail,
-    RunFilters,
-    RunList,
-    RunRating,
-    RunReference,
-    RunSummary,
-    StoredTrace,
-)
 from framework.server.run_service import (
     OwnedRun,
     RunService,
-    count_runs_for,
-    list_conversations_for,
     list_runs_for,
-    load_conversation_for,
     load_run_info_for,
 )
-from framework.server.schemas import ResponseModel
+from framework.server.schemas import MAX_URL_ID_CHARS, Id, RequestModel, ResponseModel, whole_number
 from framework.store.types import (
     OPEN_STATUSES,
-    SEARCHED_CONVERSATIONS,
+    SEARCHED_RUNS,
     SEARCHED_TEXTS,
-    ConversationQuery,
     RunInfo,
     RunQuery,
 )
 from framework.types.errors import RequestError, outcome_for
 from framework.types.events import Event, wire
-from framework.types.report import Status
-from framework.types.state import Confirmation, Decision, MadeDecision, QueuePlace, Rating, RunResult
+from framework.types.report import CallSummary, IncompleteStep, SpanRecord, Status
+from framework.types.spec import Limits
+from framework.types.state import (
+    QUEUE_NAME,
+    Confirmation,
+    Decision,
+    MadeDecision,
+    Priority,
+    QueuePlace,
+    Rating,
+    RatingValue,
+    RunResult,
+    RunState,
+)
+from framework.types.strict_json import content_digest
+
+_Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
+
+
+MAX_COMMENT_CHARS = 4000
+
+
+MAX_DECISIONS = 100
+"""Number of decisions in one request."""
+
+
+_RULES: JsonDict = {
+    "anyOf": [
+        {"required": ["message"], "properties": {"message": {"type": "string"}}},
+        {"required": ["messages"], "properties": {"messages": {"type": "array", "items": {}, "minItems": 1}}},
+    ],
+    "not": {
+        "anyOf": [
+            {
+                "required": ["conversation_id", "messages"],
+                "properties": {"conversation_id": {"type": "string"}, "messages": {"type": "array", "items": {}}},
+            },
+            {
+                "required": ["max_total_tokens", "max_tokens"],
+                "properties": {"max_total_tokens": {"type": "integer"}, "max_tokens": {"type": "integer"}},
+            },
+        ]
+    },
+}
+"""What `RunBody.check` refuses, as JSON Schema."""
+
+
+class RunBody(RequestModel):
+    """A message for an agent."""
+
+    model_config = ConfigDict(json_schema_extra=_RULES)
+
+    message: str | None = None
+    """The user's message. Default: the last entry of `messages`."""
+    agent: Annotated[str, Field(max_length=MAX_URL_ID_CHARS)] | None = None
+    """Name of the agent. By default the conversation's agent, or the one that the router chooses."""
+    conversation_id: Id | None = None
+    """Conversation to continue; an unknown id starts a new one. Default: a new conversation. Excludes `messages`."""
+    messages: list[Any] | None = None
+    """Earlier messages in the format of OpenAI's chat completions, images and files included, or in that of this
+    API. The run then has no stored conversation."""
+    inputs: dict[str, Any] | None = None
+    """Values of the variables that the agent declares."""
+    max_tool_calls: _Limit | None = None
+    """Maximum number of tool calls; at most the agent's own limit."""
+    max_total_tokens: _Limit | None = None
+    """Maximum number of tokens of all model calls; at most the agent's own limit."""
+    max_tokens: _Limit | None = None
+    """The same as `max_total_tokens`."""
+    locale: Annotated[str, Field(max_length=35)] | None = None
+    """Language of the prompt templates, such as `zh`."""
+    user: Id | None = None
+    """Owner of the run and its conversation, if the key names no user."""
+    queue: bool = False
+    """In a busy conversation, wait for its open run and those that wait already (at most 20), instead of 409."""
+    priority: Annotated[Priority, BeforeValidator(whole_number)] = 0
+    """Of the runs that can start, those with a higher priority start first. Above 0: needs the role `admin`."""
+    queue_name: Annotated[str, StringConstraints(pattern=f"^{QUEUE_NAME}$")] | None = None
+    """Queue whose workers execute the run; needs the role `admin`. Default: workers of its agent."""
+
+    def check(self) -> None:
+        """Raise RequestError for fields that exclude each other, and if there is no message."""
+        if self.message is None and not self.messages:
+            raise RequestError(
+                "message is missing: send message, or messages that end with a user message", param="message"
+            )
+        if self.conversation_id is not None and self.messages is not None:
+            raise RequestError(
+                "conversation_id and messages exclude each other: a conversation keeps its own messages",
+                param="messages",
+            )
+        if self.max_total_tokens is not None and self.max_tokens is not None:
+            raise RequestError(
+                "max_tokens and max_total_tokens are the same limit: send one of them", param="max_tokens"
+            )
+
+    @property
+    def options(self) -> RunOptions:
+        """The options of the run."""
+        given = {"max_tool_calls": self.max_tool_calls, "max_total_tokens": self.max_total_tokens or self.max_tokens}
+        return {
+            "agent": self.agent,
+            "conversation": self.conversation_id,
+            "history": self.messages,
+            "inputs": self.inputs,
+            "lower_limits": {name: value for name, value in given.items() if value is not None},
+            "locale": self.locale,
+            "user": self.user,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Digest of the request, to compare requests with the same idempotency key."""
+        return content_digest(self.model_dump_json(exclude_defaults=True))
+
+
+class ChatBody(RunBody):
+    """A message for an agent, and how the answer is returned."""
+
+    stream: bool = False
+    """Return the events of the run as server-sent events, instead of the answer as JSON."""
+    on_disconnect: Literal["continue", "cancel"] = "continue"
+    """What happens to the run if the client closes the connection before the answer."""
+
+
+class RunFilters(BaseModel):
+    """The query of a list of runs. Unset filters match everything."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    status: list[Status] | None = Field(None, description="Only runs with one of these statuses.")
+    agent: str | None = Field(None, description="Only runs of this agent.")
+    conversation_id: Id | None = Field(None, description="Only runs of this conversation.")
+    user: Id | None = Field(None, description="Only runs of this user.")
+    generation: int | None = Field(None, ge=1, le=2**31 - 1, description="Only runs on this generation.")
+    digest: Id | None = Field(None, description="Only runs on configurations whose digest begins with this.")
+    text: Id | None = Field(
+        None, description=f"Only runs whose message contains this; looked up in the newest {SEARCHED_RUNS:,} runs."
+    )
+    q: Id | None = Field(
+        None,
+        description="Only runs whose message, agent, id or conversation's id contains this, looked up in the newest "
+        f"{SEARCHED_RUNS:,} runs; or any message of the user or the model, in the newest {SEARCHED_TEXTS:,}.",
+    )
+    rating: RatingValue | None = Field(None, description="Only runs whose answer was rated so.")
+    since: AwareDatetime | None = Field(
+        None, description="Only runs created at this time or later, such as 2026-11-23T00:00:00Z."
+    )
+    until: AwareDatetime | None = Field(None, description="Only runs created before this time.")
+
+    def query(self, before: str | None, limit: int) -> RunQuery:
+        """Return the query of one page."""
+        return RunQuery(
+            statuses=frozenset(self.status or ()),
+            agent=self.agent,
+            conversation_id=self.conversation_id,
+            user=self.user,
+            generation=self.generation,
+            digest=self.digest,
+            text=self.text,
+            search=self.q,
+            rating=self.rating,
+            since=self.since.timestamp() if self.since else None,
+            until=self.until.timestamp() if self.until else None,
+            before=before,
+            limit=limit,
+        )
+
+
+class RatingBody(RequestModel):
+    """A rating of the answer of a run."""
+
+    rating: RatingValue
+    """Whether the answer was good (`up`) or not (`down`)."""
+    comment: Annotated[str, Field(max_length=MAX_COMMENT_CHARS)] = ""
+    """Why: what was good or wrong. `agentsd runs export --as-test` writes it as the note of the case."""
+
+
+class DecisionsBody(RequestModel):
+    """Decisions about what a run waits for. Confirmations without one stay open."""
+
+    decisions: Annotated[dict[str, Decision], Field(min_length=1, max_length=MAX_DECISIONS)]
+    """Decisions by the id of the confirmation: `{"type": "approve"}`, with `remember` for later calls; `edit` with all
+    `arguments` to call the tool with; `reject` with a `reason`; `respond` with a `text`, which answers a question or
+    replaces the tool's result."""
+
+
+class ChatMeta(ResponseModel):
+    """Figures of a run."""
+
+    total_tokens: int
+    """Tokens of all model calls."""
+    tool_calls_count: int
+    latency_ms: float
+    """Active time of the run in milliseconds, without the time it waited for a person."""
+    finish_reason: str
+    """`final`, `confirmation`, `cancelled`, or the key of the limit that stopped the run."""
+
+
+class ChatResponse(ResponseModel):
+    """The answer to a message, or what the run waits for."""
+
+    success: bool
+    """Whether the run is completed. Otherwise `status` and `meta.finish_reason` say why not."""
+    response: str
+    """Text of the answer."""
+    data: Any = None
+    """Structured output, if the agent has an `output_schema`."""
+    status: Status
+    agent: str
+    conversation_id: str | None
+    """Id to send with the next message; null if the request contained its own history."""
+    run_id: str
+    trace_id: str | None
+    generation: int
+    digest: str
+    """Digest of the configuration that the run used."""
+    tool_calls: tuple[CallSummary, ...]
+    pending: tuple[Confirmation, ...]
+    """Decisions that the run waits for, if its status is `paused`: POST them to `/agent/runs/RUN_ID/decisions`."""
+    incomplete: tuple[IncompleteStep, ...] = ()
+    """Steps of the run's plan that were not done, although it may be `completed`."""
+    meta: ChatMeta
+
+    @classmethod
+    def of(cls, result: RunResult) -> ChatResponse:
+        """Return the response for a result."""
+        meta = ChatMeta(
+            total_tokens=result.usage.total_tokens,
+            tool_calls_count=len(result.tool_calls),
+            latency_ms=round(result.elapsed_ms, 3),
+            finish_reason=result.finish_reason,
+        )
+        return cls.of_parts(result, success=result.status == "completed", response=result.output, meta=meta)
+
+
+class RunReference(ResponseModel):
+    """A run that was accepted, resumed or cancelled. It continues in the background."""
+
+    run_id: str
+    conversation_id: str | None
+    status: Status
+    """Status of the run at the time of the response."""
+
+
+class RunSummary(ResponseModel):
+    """One run, as shown in lists."""
+
+    run_id: str
+    status: Status
+    finish_reason: str
+    agent: str
+    """Name of the agent; empty while the run is queued and the router has not chosen one."""
+    generation: int
+    digest: str
+    message: str
+    """The start of the user's message."""
+    created_at: datetime
+    updated_at: datetime
+    conversation_id: str | None
+    turn: int
+    """Number of the run in its conversation, from 1; 0 without a conversation."""
+    user: str | None
+    tenant: str | None
+    trace_id: str | None
+    steps: int
+    tokens: int
+    cost_usd: float | None
+    """Cost of the model calls whose cost is known; null if that is none of them."""
+    elapsed_ms: float
+    """Active time in milliseconds, without the time it waited for a person."""
+    expires_at: datetime | None
+    """When the first of its pending confirmations expires."""
+    orphaned: bool
+    """Whether its process ended before the run did, and no other has taken it over yet."""
+    priority: int
+    """Of the runs that can start, those with a higher priority start first."""
+    waits_for: str | None
+    """What a run waits for that is queued, or that continues: `conversation`, `capacity`, `handed_on` or a limit, such
+    as `agent:support`."""
+    rating: Rating | None = None
+    """A person's rating of the answer."""
+    copied_from: str | None = None
+    """Id of the run that it is a copy of, as a turn of a forked conversation. Only lists of the runs of a conversation
+    contain copies."""
+
+
+class RunList(ResponseModel):
+    """Runs, the newest first."""
+
+    runs: tuple[RunSummary, ...]
+    next: str | None
+    """Value of `before` for the next page; null on the last one."""
+
+
+class RunDetail(RunResult):
+    """A run with its messages, its trace, what it waits for, and what was decided."""
+
+    user: str | None = None
+    tenant: str | None = None
+    paused_at: datetime | None = None
+    """When the run paused, if it waits for decisions."""
+    created_at: datetime
+    updated_at: datetime
+    orphaned: bool = False
+    """Whether its process ended before the run did, and no other has taken it over yet."""
+    priority: int = 0
+    """Of the runs that can start, those with a higher priority start first."""
+    waits_for: str | None = None
+    """What it waits for until it starts or continues; see `RunSummary`."""
+    executor: str = ""
+    """Executor that a model selected, if the agent file has `executor: auto`."""
+    limits: Limits
+    """Effective limits: the agent's, as overridden by the caller."""
+    earlier_messages: int = 0
+    """Number of messages at the start of `messages` that are from earlier turns."""
+    seq: int = 0
+    """Number of its last event: pass it as `after` to follow what happens next."""
+    pending: tuple[PendingConfirmation, ...] = ()
+    decisions: tuple[MadeDecision, ...] = ()
+    """Decisions in the order they were made, those on confirmations that expired included."""
+    rating: Rating | None = None
+    """A person's rating of the answer."""
+    copied_from: str | None = None
+    """Id of the run that it is a copy of, as a turn of a forked conversation."""
+
+    @classmethod
+    def of(cls, state: RunState, info: RunInfo, generation: Generation, decisions: Sequence[MadeDecision]) -> RunDetail:
+        """Return a run from its state, its entry in lists and its decisions. Editing uses the tools of a generation."""
+        result = build_result(state)
+        named = ("orphaned", "priority", "waits_for", "rating", "copied_from")
+        more = {
+            **{name: getattr(info, name) for name in named},
+            **{name: getattr(state, name) for name in ("user", "tenant", "executor", "seq")},
+            "paused_at": _time(state.paused_at) if state.pending and state.paused_at is not None else None,
+            "created_at": _time(info.created_at),
+            "updated_at": _time(info.updated_at),
+            "limits": Limits.model_construct(**{name: getattr(state.limits, name) for name in Limits.model_fields}),
+            "earlier_messages": len(result.messages) - len(state.messages),
+            "pending": tuple(PendingConfirmation.of(one, generation) for one in result.pending),
+            "decisions": tuple(decisions),
+        }
+        return cls.model_construct(**{**dict(result), **more})
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+class RunRating(ResponseModel):
+    """The rating of a run."""
+
+    run_id: str
+    rating: Rating | None
+    """Null if it has none."""
+
+
+class StoredTrace(ResponseModel):
+    """The stored spans of a run, in the order they started."""
+
+    run_id: str
+    trace_id: str | None
+    spans: tuple[SpanRecord, ...]
+    next: str | None = None
+    """Value of `after` for the next page, if there is one."""
+
 
 _MAX_EVENT_DIGITS = 18
 
@@ -371,7 +712,7 @@ async def cancel_run(
 async def rate_run(identity: Chatter, service: ServedRuns, run_id: str, body: RatingBody) -> Response:
     """Rate the answer of a run, with a comment. It replaces an earlier rating."""
     run, _ = await service.load(identity, run_id)
-    at = datetime.fromtimestamp(service.runtime.store.now(), UTC)
+    at = _time(service.runtime.store.now())
     by = identity.user or identity.name
     rating = Rating(value=body.rating, comment=body.comment.strip(), by=by, at=at)
     await service.runtime.store.rate(run.run_id, rating)
@@ -390,195 +731,3 @@ async def _reference(service: RunService, run: OwnedRun) -> RunReference:
     """Return a run with its current status."""
     state = await service.runtime.store.load_run(run.run_id)
     return RunReference(run_id=run.run_id, conversation_id=run.conversation_id, status=state.status)
-
-
-_SEARCH = (
-    "Only conversations whose title, agent or id contains this, looked up in the latest "
-    f"{SEARCHED_CONVERSATIONS:,}; or any message of the user or the model, in the newest {SEARCHED_TEXTS:,} runs."
-)
-_TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
-_USER = Annotated[Id | None, Query(description="Its user, if the key can access several that have one with this id.")]
-
-
-@routes.get("/conversations", response_model=ConversationList)
-async def list_conversations(
-    identity: Reader,
-    runtime: ServedRuntime,
-    agent: Annotated[str | None, Query(description="Only conversations that this agent answered last.")] = None,
-    user: Annotated[Id | None, Query(description="Only conversations of this user.")] = None,
-    q: Annotated[Id | None, Query(description=_SEARCH)] = None,
-    cursor: Cursor = None,
-    limit: PageSize = 20,
-) -> Response:
-    """List conversations, the latest turn first."""
-    query = ConversationQuery(agent=agent, user=user, search=q, cursor=cursor or None, limit=limit)
-    found, following = await list_conversations_for(runtime, identity, query)
-    summaries = tuple(map(ConversationSummary.model_validate, found))
-    return verbatim_response(ConversationList(conversations=summaries, next=following))
-
-
-@routes.get("/conversations/{conversation_id}", response_model=ConversationDetail, responses=error_responses(404))
-async def show_conversation(
-    identity: RunReader, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
-) -> Response:
-    """Return a conversation with its messages."""
-    found = await load_conversation_for(runtime, identity, conversation_id, tenant, user)
-    return verbatim_response(ConversationDetail.model_validate(found))
-
-
-@routes.delete(
-    "/conversations/{conversation_id}", response_model=DeletedConversation, responses=error_responses(404, 409)
-)
-async def delete_conversation(
-    identity: Admin, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
-) -> Response:
-    """Delete a conversation with all its runs and their data."""
-    found = await load_conversation_for(runtime, identity, conversation_id, tenant, user)
-    runs = await runtime.store.delete_conversation(found.id, found.tenant, found.user)
-    return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))
-
-
-@routes.post(
-    "/conversations/{conversation_id}/fork",
-    name="fork_conversation",
-    status_code=201,
-    response_model=ForkedConversation,
-    responses=error_responses(404, 409, 413),
-)
-async def copy_turns(
-    request: Request,
-    identity: Chatter,
-    runtime: ServedRuntime,
-    keyed: Keyed,
-    conversation_id: str,
-    body: ForkBody,
-    tenant: _TENANT = None,
-    user: _USER = None,
-    idempotency_key: IdempotencyHeader = None,
-) -> Response:
-    """Begin a new conversation with copies of the turns before or up to a run. Nothing is executed.
-
-    Send the next message, such as an edited one, with the id of the new conversation.
-    """
-
-    async def fork() -> Response:
-        origin = await load_conversation_for(runtime, identity, conversation_id, tenant, user)
-        made = await fork_conversation(runtime.store, origin, body.point, body.conversation_id)
-        return verbatim_response(ForkedConversation.model_validate(made), 201)
-
-    return await keyed.once(request, idempotency_key, fork)
-
-
-DECIDED_RUNS = 1000
-"""Number of runs, the newest ones, whose decisions are listed. It bounds the time: decisions have no index by time."""
-_MAX_DECIDED = 10_000
-_PAUSED: tuple[Status, ...] = ("paused",)
-_BEGUN: tuple[Status, ...] = ("paused", "running", "completed", "stopped", "cancelled", "failed")
-_Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
-_User = Annotated[Id | None, Query(description="Only runs of this user.")]
-
-
-class DecidedConfirmation(ResponseModel):
-    """A decision that was made, or a confirmation that expired, with its run."""
-
-    run_id: str
-    agent: str
-    """Agent of the run."""
-    generation: int
-    conversation_id: str | None
-    user: str | None
-    tenant: str | None
-    message: str
-    """The start of the user's message."""
-    status: Status
-    """Status of the run now."""
-    decision: Decision
-    by: str | None
-    """User or name of the key that decided; null if the confirmation expired, or if the caller named nobody."""
-    at: datetime
-    """When it was decided."""
-    expired: bool
-    """Whether it expired before anyone decided. The decision is then the rejection that was recorded."""
-    confirmation: Confirmation | None
-    """What was decided about; null if the run's events do not contain it."""
-
-    @classmethod
-    def of(cls, made: MadeDecision, info: RunInfo, asked: Confirmation | None) -> DecidedConfirmation:
-        """Return a decision about a run."""
-        return cls(
-            run_id=info.run_id,
-            agent=info.agent,
-            generation=info.generation,
-            conversation_id=info.conversation_id,
-            user=info.user,
-            tenant=info.tenant,
-            message=info.message,
-            status=info.status,
-            decision=made.decision,
-            by=made.by,
-            at=made.at,
-            expired=made.expired,
-            confirmation=asked,
-        )
-
-
-class DecidedList(ResponseModel):
-    """Decisions, the latest first."""
-
-    decided: tuple[DecidedConfirmation, ...]
-    next: str | None = None
-    """`cursor` of the next page; null at the end."""
-
-
-@routes.get("/approvals", response_model=ApprovalList)
-async def list_approvals(
-    identity: Decider,
-    runtime: ServedRuntime,
-    agent: _Agent = None,
-    user: _User = None,
-    cursor: Cursor = None,
-    before: OldCursor = None,
-    limit: PageSize = 20,
-) -> Response:
-    """List the runs that wait for decisions, the newest first."""
-    place = either(cursor, before, "before")
-    query = RunQuery(statuses=_PAUSED, agent=agent, user=user, before=place, limit=limit)
-    found, following = await list_runs_for(runtime, identity, query)
-    states = [(info, await runtime.store.load_run(info.run_id)) for info in found]
-    generation = runtime.catalog.current
-    pending = [PendingRun.of(info, state, generation) for info, state in states if state.pending]  # else decided
-    is_all = place is None and following is None
-    waiting = len(pending) if is_all else await count_runs_for(runtime, identity, query)
-    return verbatim_response(ApprovalList(approvals=tuple(pending), waiting=waiting, next=following))
-
-
-@routes.get("/approvals/decided", response_model=DecidedList)
-async def list_decided(
-    identity: Decider,
-    runtime: ServedRuntime,
-    agent: _Agent = None,
-    user: _User = None,
-    cursor: Cursor = None,
-    limit: PageSize = 20,
-) -> Response:
-    """List the latest decisions on confirmations of the newest 1,000 runs, and those that expired."""
-    query = RunQuery(statuses=_BEGUN, agent=agent, user=user, limit=DECIDED_RUNS)
-    found, _ = await list_runs_for(runtime, identity, query)
-    infos = {info.run_id: info for info in found}
-    # Those of earlier pages are read again: decisions of these runs are few, and have no index by time.
-    every = await runtime.store.latest_decisions(infos.keys(), _MAX_DECIDED if cursor else limit + 1)
-    latest, following = page_of(every, cursor, limit, lambda made: f"{made.run_id}/{made.confirmation_id}")
-    asked: dict[str, Mapping[str, Confirmation]] = {}
-    for run_id in {made.run_id for made in latest}:
-        asked[run_id] = _confirmations(await runtime.store.events_named(run_id, "confirm_required"))
-    decided = (
-        DecidedConfirmation.of(made, infos[made.run_id], asked[made.run_id].get(made.confirmation_id))
-        for made in latest
-    )
-    return verbatim_response(DecidedList(decided=tuple(decided), next=following))
-
-
-def _confirmations(events: Iterable[Mapping[str, Any]]) -> dict[str, Confirmation]:
-    """Return the confirmations that a run asked for, by id, as they were asked last."""
-    known = Confirmation.model_fields.keys()
-    return {event["id"]: Confirmation(**{key: event[key] for key in event.keys() & known}) for event in events}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Preview, ReloadOutcome
@@ -14,8 +14,6 @@ from framework.config.generations.history import HistoryEntry, Trigger
 from framework.config.overlay import environment_in
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact_data, redact_problem
-
-_R = TypeVar("_R", bound="ResponseModel")
 
 
 class ResponseModel(BaseModel):
@@ -27,6 +25,12 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(
         frozen=True, defer_build=True, extra="ignore", from_attributes=True, hide_input_in_errors=True
     )
+
+    @classmethod
+    def of_parts(cls, source: object, **others: Any) -> Self:
+        """Return a body with the attributes of an object that are fields here, and with other values."""
+        own = {name: getattr(source, name) for name in cls.model_fields if hasattr(source, name)}
+        return cls.model_validate({**own, **others})
 
 
 class HeldSince(ResponseModel):
@@ -95,15 +99,8 @@ class PastConfig(ResponseModel):
     @classmethod
     def of(cls, entry: HistoryEntry, live: int) -> PastConfig:
         """Return a history entry. `live` is the number of the live generation."""
-        return cls(
-            generation=entry.number,
-            digest=entry.digest,
-            at=entry.at,
-            trigger=entry.trigger,
-            live=entry.number == live,
-            changes=redact_changes(entry.changes),
-            unusable=entry.unusable,
-        )
+        changes = redact_changes(entry.changes)
+        return cls.of_parts(entry, generation=entry.number, live=entry.number == live, changes=changes)
 
 
 class ConfigHistory(ResponseModel):
@@ -205,3 +202,15 @@ def _redact_change(change: Change) -> Change:
     for name in change.key.split("."):
         before, after = redact_data({name: before})[name], redact_data({name: after})[name]
     return change.model_copy(update={"before": before, "after": after})
+
+
+MAX_URL_ID_CHARS = 200
+"""Length limit of ids, as for conversations."""
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_ID_CHARS), *PRINTABLE]
+"""An id that the client chooses."""
+
+
+class RequestModel(BaseModel):
+    """The base of request bodies. Unknown fields are refused, so that a misspelled limit is not ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)

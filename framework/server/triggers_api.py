@@ -25,8 +25,7 @@ from framework.server.request_handling import (
     json_body,
     verbatim_response,
 )
-from framework.server.run_schemas import Id
-from framework.server.schemas import ResponseModel
+from framework.server.schemas import Id, ResponseModel
 from framework.types.errors import RequestError, TriggerBusy, TriggerNotFound
 from framework.types.strict_json import bytes_digest, content_digest, read_json
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.server.openai.answer import AnswerReader, AnswerText, Ending, ending_of
+from framework.server.openai_answer import AnswerReader, AnswerText, Ending, ending_of
 from framework.types.events import ContentReceived, Event, RunFinished, Thought, ToolStarted
 from framework.types.messages import Usage
 from framework.types.plan import Plan

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from framework import File
 from framework.engine.runtime.request import check_request, read_history
-from framework.server.openai.client_request import (
+from framework.server.openai_request import (
     ChatCompletionBody,
     ClientRequest,
     ResponseBody,

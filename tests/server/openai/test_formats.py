@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from framework.server.openai.answer import AnswerText, ChatWriter, Ending, ResponseWriter
-from framework.server.openai.v1_routes import AnswerWriter
+from framework.server.openai_answer import AnswerText, ChatWriter, Ending, ResponseWriter
+from framework.server.openai_api import AnswerWriter
 from framework.types.messages import Usage
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10, cached_tokens=2)

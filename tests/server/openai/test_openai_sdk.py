@@ -335,7 +335,7 @@ def test_tools_that_the_model_may_call_are_ignored_and_said_so(
         text = chat.parse().choices[0].message.content
         return text, pieces[-1], [one.headers.get("x-agentsd-ignored") for one in (chat, stream, responses, none)]
 
-    with caplog.at_level("INFO", logger="framework.server.openai.v1_routes"):
+    with caplog.at_level("INFO", logger="framework.server.openai_api"):
         (text, last, ignored), runs, _ = serve(project(tmp_path), LOOKS, *["It is noon."] * 4, use=use)
     assert (text, last.choices[0].finish_reason) == ("It is noon.", "stop")
     assert ignored == ["tools", "tools", "tools", None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from framework.server.openai.client_request import client_call_id, is_client_call
+from framework.server.openai_request import client_call_id, is_client_call
 from framework.server.protocol_texts import confirmations_text
 from framework.tools.toolset import CLIENT
 from framework.types.errors import LimitExceeded

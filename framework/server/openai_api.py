@@ -25,8 +25,8 @@ from framework.engine.runtime.start import select_agent
 from framework.server.errors import client_message, internal_error_body
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import ROUTER_NAME, Chatter, Identity, agent_for, agent_named
-from framework.server.openai.answer import AnswerReader, AnswerText, ChatWriter, Ending, ResponseWriter, ending_of
-from framework.server.openai.client_request import (
+from framework.server.openai_answer import AnswerReader, AnswerText, ChatWriter, Ending, ResponseWriter, ending_of
+from framework.server.openai_request import (
     ChatCompletionBody,
     ClientRequest,
     ResponseBody,
