@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cached_property
@@ -358,13 +358,13 @@ class TriggerCache:
         for path in sorted({*files, *unreadable}):
             last = self._good.get(path)
             try:
-                trigger = _read(path, files[path], known) if path in files else last and _stale(last)
+                trigger = _read(path, files[path], known) if path in files else last and replace(last, stale=True)
             except ParseError as error:
                 problems += error.problems
-                trigger = last and _stale(last)
+                trigger = last and replace(last, stale=True)
             except Exception as error:  # noqa: BLE001 - one file must not keep the others from being read
                 problems.append(problem_from_exception(path, error))
-                trigger = last and _stale(last)
+                trigger = last and replace(last, stale=True)
             if trigger is None:
                 continue
             good[path] = trigger
@@ -372,10 +372,6 @@ class TriggerCache:
                 problems.append(Problem(path=path, message=f"{trigger.name} is already defined in {first.path}"))
         self._good = good
         return found, problems
-
-
-def _stale(trigger: LoadedTrigger) -> LoadedTrigger:
-    return LoadedTrigger(trigger.name, trigger.spec, trigger.path, trigger.source, stale=True)
 
 
 def _read(path: str, source: bytes, agents: set[str]) -> LoadedTrigger:

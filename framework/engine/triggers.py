@@ -7,7 +7,6 @@ a delivery, is noted in the same transaction.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,8 +40,6 @@ LATE_SECONDS = 60.0
 """A time that was due this long ago was missed."""
 DEDUPE_SECONDS = 7 * 24 * 3600.0
 """How long the repetition of a delivery starts no run."""
-_MAX_RECENT = 1000
-"""Deliveries whose runs this process knows without asking the store."""
 
 
 class TriggerReport(Frozen):
@@ -93,8 +90,6 @@ class Triggers:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._store = runtime, runtime.store
         self._known: dict[str, _Known] = {}
-        self._recent: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """The runs of recent deliveries, by the name of the trigger and the id of the delivery."""
 
     def find(self, name: str) -> LoadedTrigger:
         """Return a trigger of the live generation; raises TriggerNotFound."""
@@ -171,20 +166,14 @@ class Triggers:
             RequestError: the message cannot be made, or the run cannot start (TriggerBusy, TriggerPaused, QueueFull).
             StoreError: the run could not be saved.
         """
-        if run_id := self._recent.get((trigger.name, delivery)):
-            return run_id
         message = trigger.message(variables)
         use = TriggerUse(trigger.name, None, OPEN_STATUSES if trigger.spec.overlapping == "skip" else ())
         try:
-            run_id = await self._submit(trigger, message, delivery, use)
+            return await self._submit(trigger, message, delivery, use)
         except (TriggerBusy, RequestError) as error:
             if not isinstance(error, TriggerPaused):
                 await self._skip(trigger, None, f"delivery refused: {error.message}")
             raise
-        self._recent[trigger.name, delivery] = run_id
-        while len(self._recent) > _MAX_RECENT:
-            self._recent.popitem(last=False)
-        return run_id
 
     async def run(self, trigger: LoadedTrigger, body: Any = None) -> str:
         """Start a run now, also if the trigger is paused, and return its id.

@@ -37,7 +37,11 @@ _MAX_ID_CHARS = 200
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FIELDS = 1000
 _HIDDEN_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-_GITHUB = HmacScheme(header="x-hub-signature-256", prefix="sha256=")
+_SCHEMES = {
+    "github": HmacScheme(header="x-hub-signature-256", prefix="sha256="),
+    "slack": HmacScheme(header="x-slack-signature", prefix="v0=", timestamp="x-slack-request-timestamp"),
+    "stripe": HmacScheme(header="stripe-signature"),
+}
 
 
 class TriggerList(ResponseModel):
@@ -142,24 +146,16 @@ def _delivery_id(trigger: LoadedTrigger, webhook: Webhook, variables: Mapping[st
 
 def _check_signature(name: str, webhook: Webhook, body: bytes, headers: Mapping[str, str], now: float) -> None:
     """Raise InvalidSignature unless the body, with its time if that is signed, has a signature of the secret."""
-    scheme, moment, given = _GITHUB, None, list[str]()
+    scheme = _SCHEMES[webhook.verify] if isinstance(webhook.verify, str) else webhook.verify.hmac
+    given = [headers.get(scheme.header.lower(), "")]
+    moment = headers.get(scheme.timestamp.lower(), "") if scheme.timestamp else None
     if webhook.verify == "stripe":
-        parts = [part.partition("=") for part in headers.get("stripe-signature", "")[:_MAX_HEADER_CHARS].split(",")]
+        parts = [part.partition("=") for part in given[0][:_MAX_HEADER_CHARS].split(",")]
         moment = next((value for key, _, value in parts if key.strip() == "t"), "")
         given = [value for key, _, value in parts if key.strip() == "v1"][:_MAX_SIGNATURES]
-        signed = f"{moment}.".encode() + body
-    elif webhook.verify == "slack":
-        moment, given = headers.get("x-slack-request-timestamp", ""), [headers.get("x-slack-signature", "")]
-        scheme = HmacScheme(header="x-slack-signature", prefix="v0=")
-        signed = f"v0:{moment}:".encode() + body
-    else:
-        scheme = webhook.verify.hmac if webhook.verify != "github" else _GITHUB
-        given = [headers.get(scheme.header.lower(), "")]
-        moment = headers.get(scheme.timestamp.lower(), "") if scheme.timestamp else None
-        signed = body if moment is None else f"{moment}.".encode() + body
-    prefix = "" if webhook.verify == "stripe" else scheme.prefix
-    digest = hmac.new(webhook.secret.get_secret_value().encode(), signed, scheme.algorithm).digest()
-    expected = prefix + (digest.hex() if scheme.encoding == "hex" else b64encode(digest).decode())
+    before = "" if moment is None else f"v0:{moment}:" if webhook.verify == "slack" else f"{moment}."
+    digest = hmac.new(webhook.secret.get_secret_value().encode(), before.encode() + body, scheme.algorithm).digest()
+    expected = scheme.prefix + (digest.hex() if scheme.encoding == "hex" else b64encode(digest).decode())
     if not any(hmac.compare_digest(one.encode(), expected.encode()) for one in given):
         raise InvalidSignature(f"there is no webhook {name!r}, or the signature does not match")
     if moment is not None and not _is_recent(moment, now, webhook.tolerance):
