@@ -8,8 +8,9 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from framework.store.database import Database
-from framework.store.schema import case_results, to_sql_text
+from framework.store.schema import case_results
 from framework.types.case import CaseResult
+from framework.types.text import to_sql_text
 
 _KEPT_SECONDS = 180 * 86400.0
 """How long a result is kept."""

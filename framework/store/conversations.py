@@ -37,7 +37,6 @@ from framework.store.schema import (
     said,
     spans,
     starts_with_key,
-    to_sql_text,
 )
 from framework.store.types import (
     OPEN_STATUSES,
@@ -51,6 +50,7 @@ from framework.store.types import (
 )
 from framework.types.errors import ConversationBusy, RequestError
 from framework.types.messages import Message, Summary
+from framework.types.text import to_sql_text
 
 UNUSED_SECONDS = 3600.0
 """A file that no run refers to is deleted this long after it was saved: its run may be about to start."""

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from framework.store.database import Database
-from framework.store.schema import call_counts, grants, insert_into, to_sql_text
+from framework.store.schema import call_counts, grants, insert_into
 from framework.store.types import GrantQuery
 from framework.types.budget import CallRate
 from framework.types.grant import Grant
+from framework.types.text import to_sql_text
 
 _STATE = ("revoked_at", "revoked_by", "uses", "last_used_at")
 _KEPT_SECONDS = 30 * 86400.0

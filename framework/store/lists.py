@@ -29,8 +29,6 @@ from framework.store.schema import (
     runs,
     said,
     starts_with_key,
-    storable,
-    to_sql_text,
 )
 from framework.store.types import (
     SEARCHED_RUNS,
@@ -44,6 +42,7 @@ from framework.types.errors import RequestError
 from framework.types.fleet import Backlog, HandedOnRun, WaitingRuns
 from framework.types.report import Status
 from framework.types.state import EXPIRED, Rating
+from framework.types.text import storable, to_sql_text
 
 _LISTED = [column for column in runs.c if column.name not in ("head", "state", "request", *UNMEASURED)]
 

@@ -16,10 +16,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from framework.store.database import Database
-from framework.store.schema import conversation_id_of, conversation_key, insert_into, notes, storable, to_sql_text
+from framework.store.schema import (
+    conversation_id_of,
+    conversation_key,
+    insert_into,
+    notes,
+)
 from framework.store.types import NoteQuery
 from framework.types.errors import RequestError
 from framework.types.memory import Embedding, Note, NoteOwner, index_words, query_words
+from framework.types.text import storable, to_sql_text
 
 MAX_VECTORS = 2000
 """Number of notes of an owner, those used last, whose vectors are compared."""

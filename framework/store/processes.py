@@ -20,9 +20,15 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from framework.store.database import Database, Work
-from framework.store.schema import insert_into, is_claimed_or_running, processes, runs, storable
+from framework.store.schema import (
+    insert_into,
+    is_claimed_or_running,
+    processes,
+    runs,
+)
 from framework.store.types import FOLLOWED_SECONDS, MISSED, ProcessInfo, Signal, SignalCallback
 from framework.types.errors import StoreError
+from framework.types.text import storable
 
 log = logging.getLogger(__name__)
 

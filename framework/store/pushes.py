@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from framework.store.database import Database
-from framework.store.schema import insert_into, pushes, runs, storable
+from framework.store.schema import insert_into, pushes, runs
 from framework.types.errors import RequestError
+from framework.types.text import storable
 
 MAX_PUSHES = 10
 """Number of receivers of one run."""

@@ -49,14 +49,13 @@ from framework.store.schema import (
     is_next,
     is_waiting,
     runs,
-    storable,
-    to_sql_text,
 )
 from framework.store.types import EVERYTHING, OPEN_STATUSES, Allowed, Deciders, OfferedRun, RunLimits, WorkScope
 from framework.types.errors import ConversationBusy, DecisionRefused, IdempotencyConflict, QueueFull, RunBusy, RunTaken
 from framework.types.grant import Grant
 from framework.types.state import IdempotencyKey, RunRequest, RunState
 from framework.types.strict_json import content_digest
+from framework.types.text import storable, to_sql_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,14 @@ from framework.store.runs import (
     is_progress,
     pack,
 )
-from framework.store.schema import conversations, events, insert_into, messages, parts, runs, to_sql_text
+from framework.store.schema import (
+    conversations,
+    events,
+    insert_into,
+    messages,
+    parts,
+    runs,
+)
 from framework.store.schema import spans as spans_table
 from framework.store.types import ANSWERED_STATUSES, CancelAccepted, CopiedTurn, Signal
 from framework.types.budget import BudgetUse
@@ -34,6 +41,7 @@ from framework.types.errors import RunTaken, StoreError
 from framework.types.events import Event, wire_json
 from framework.types.report import SpanRecord
 from framework.types.state import RunState
+from framework.types.text import to_sql_text
 
 _HELD_BY_ME = (
     runs.c.id == sa.bindparam("run"),

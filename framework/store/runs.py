@@ -29,8 +29,6 @@ from framework.store.schema import (
     parts,
     runs,
     spans,
-    storable,
-    to_sql_text,
 )
 from framework.store.types import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_CHARS, Blueprint, Conversation
 from framework.types.errors import ConversationBusy, RunNotFound, RunTaken, StoreError
@@ -38,6 +36,7 @@ from framework.types.messages import ModelUse
 from framework.types.plan import Plan
 from framework.types.report import SpanRecord
 from framework.types.state import CallRecord, Decision, MadeDecision, Rating, RunState
+from framework.types.text import storable, to_sql_text
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from sqlalchemy.schema import CreateColumn
 from framework.store.types import SEARCHED_TEXTS
 from framework.types.errors import ConfigError, StoreTooNew
 from framework.types.report import Status
+from framework.types.text import storable
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
@@ -462,16 +463,6 @@ SEPARATOR = "\x1f"
 """Ids, tenants and users are printable, so none contains this control character."""
 _NEXT = " "
 """The character after the separator."""
-
-
-def storable(value: str) -> str:
-    """Replace characters that SQLite or PostgreSQL reject in text."""
-    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-
-
-def to_sql_text(value: str | None) -> str | None:
-    """Return the value of a column that may be null, without characters that SQLite or PostgreSQL reject."""
-    return None if value is None else storable(value)
 
 
 def conversation_key(conversation_id: str, tenant: str | None, user: str | None) -> str:

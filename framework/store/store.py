@@ -40,7 +40,13 @@ from framework.store.pushes import StoredPushes
 from framework.store.queue import Claims, NewDecisions, Sweep, Takeover, release_for_others
 from framework.store.record import RowBatch, SqlRecord, copied_columns, statements_of
 from framework.store.runs import StateDiff, decode_spans, history_rows
-from framework.store.schema import blueprints, conversation_key, conversations, has_status, runs, storable
+from framework.store.schema import (
+    blueprints,
+    conversation_key,
+    conversations,
+    has_status,
+    runs,
+)
 from framework.store.triggers import TriggerState
 from framework.store.types import (
     DEFAULT_LEASE_SECONDS,
@@ -76,6 +82,7 @@ from framework.types.fleet import Backlog
 from framework.types.grant import Grant
 from framework.types.report import SpanRecord, Status
 from framework.types.state import Decision, IdempotencyKey, MadeDecision, Rating, RunRequest, RunState
+from framework.types.text import storable
 
 _IS_RUNNING = has_status("running")
 MIN_IDLE_SECONDS = 1.0

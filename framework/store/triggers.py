@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from framework.store.schema import insert_into, runs, storable, triggers
+from framework.store.schema import insert_into, runs, triggers
 from framework.types.errors import IdempotencyConflict, TriggerBusy, TriggerPaused
 from framework.types.state import TriggerUse
+from framework.types.text import storable
 
 _MAX_NOTE_CHARS = 1000
 

@@ -59,6 +59,16 @@ def fix_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def storable(value: str) -> str:
+    """Replace characters that SQLite or PostgreSQL reject in text."""
+    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def to_sql_text(value: str | None) -> str | None:
+    """Return the value of a column that may be null, without those characters."""
+    return None if value is None else storable(value)
+
+
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the end of an error message about an unknown name: the most similar known names, or else all of them."""
     if not known:

@@ -332,7 +332,7 @@ async def check_limits(data: st.DataObject, *stores: Store) -> None:
     assert {info.status for info in await stores[0].runs()} <= {"completed"}, "some runs never begin"
 
 
-@cases(20)
+@cases(8)
 @given(data=st.data())
 def test_no_limit_is_exceeded_and_nothing_is_lost_in_memory(data: st.DataObject) -> None:
     with_store(lambda store: check_limits(data, store), None)

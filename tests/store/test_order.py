@@ -143,7 +143,7 @@ async def check_order(data: st.DataObject, live: Store, mortal: Store | None) ->
     await world.finish()
 
 
-@cases(20)
+@cases(8)
 @given(data=st.data())
 def test_runs_in_memory_begin_by_conversation_priority_and_age(data: st.DataObject) -> None:
     with_store(lambda store: check_order(data, store, None), None)

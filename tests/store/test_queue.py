@@ -177,7 +177,7 @@ async def check_order(data: st.DataObject, store: Store, mortal: Store | None) -
     await driver.finish()
 
 
-@cases(30)
+@cases(12)
 @given(data=st.data())
 def test_runs_queued_in_memory_begin_in_order_and_once(data: st.DataObject) -> None:
     with_store(lambda store: check_order(data, store, None), None)
