@@ -20,8 +20,6 @@ from benchmarks.harness import Table, load, measure, promise, ratios, results_fi
 
 SUITE = (
     "filtering",
-    "loop",
-    "readers",
     "wire",
     "function_calls",
     "concurrency",

@@ -122,7 +122,7 @@ def test_a_plot_has_one_bar_with_each_value(tmp_path: Path) -> None:
 def test_an_unknown_benchmark_is_an_error_that_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "wires"])
-    assert "there is no benchmark wires; there are filtering, loop" in capsys.readouterr().err
+    assert "there is no benchmark wires; there are filtering, wire" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "options"), [(main, ["--compare", "x.json"]), (report.main, ["x.json"])])
