@@ -459,8 +459,10 @@ export interface Suggestion {
   summary: string;
 }
 
-export interface CaseAttempts {
-  at: string;
+export interface CaseResult {
+  agent: string;
+  name: string;
+  at: string | null;
   source: "test" | "gate" | "runs";
   digest: string;
   model: string | null;
@@ -480,7 +482,7 @@ export interface CaseHistory {
   passed: number;
   low: number;
   high: number;
-  results: CaseAttempts[];
+  results: CaseResult[];
 }
 
 export interface GrantEntry {

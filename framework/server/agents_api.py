@@ -195,28 +195,6 @@ class AgentDetail(ResponseModel):
         )
 
 
-class CaseAttempts(ResponseModel):
-    """What became of the attempts at a case at one time, or of a stored run that was scored."""
-
-    at: datetime
-    source: Literal["test", "gate", "runs"]
-    """`test`: by `agentsd test`; `gate`: before an edit; `runs`: by `agentsd test --runs`."""
-    digest: str
-    """Digest of the generation."""
-    model: str | None
-    """The real model that was called; null for scripts."""
-    attempts: int
-    passed: int
-    unknown: int
-    """Number of attempts without a result, which count as not passed."""
-    cost_usd: float | None
-    elapsed_ms: float
-    failure: str
-    """Why the first attempt failed that did."""
-    run_id: str | None
-    """The stored run; null for cases, whose runs are not stored."""
-
-
 class CaseHistory(ResponseModel):
     """The last results of a case."""
 
@@ -229,7 +207,7 @@ class CaseHistory(ResponseModel):
     low: float
     """Lower end of the 95 % interval of the success rate (Wilson)."""
     high: float
-    results: tuple[CaseAttempts, ...]
+    results: tuple[CaseResult, ...]
     """At most 20, the newest first."""
 
 
@@ -413,8 +391,7 @@ def _case_history(name: str, results: Sequence[CaseResult]) -> CaseHistory:
     current = [one for one in results if one.digest == results[0].digest]
     rate = SuccessRate(sum(one.passed for one in current), sum(one.attempts for one in current))
     low, high = rate.interval()
-    shown = tuple(CaseAttempts.model_validate(one.model_dump()) for one in results)
-    return CaseHistory(name=name, attempts=rate.tried, passed=rate.passed, low=low, high=high, results=shown)
+    return CaseHistory(name=name, attempts=rate.tried, passed=rate.passed, low=low, high=high, results=tuple(results))
 
 
 def _visible_agent(generation: Generation, name: str, identity: Identity) -> Agent:

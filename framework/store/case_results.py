@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -47,8 +48,9 @@ class StoredCaseResults:
         select = sa.select(*columns).where(case_results.c.agent == agent)
         select = select.order_by(case_results.c.at.desc(), case_results.c.id).limit(limit)
 
-        def read(connection: sa.Connection) -> list[CaseResult]:
+        def select_results(connection: sa.Connection) -> list[CaseResult]:
             found = connection.execute(select)
-            return [CaseResult.model_validate_json(body).model_copy(update={"at": at}) for body, at in found]
+            read = ((CaseResult.model_validate_json(body), datetime.fromtimestamp(at, UTC)) for body, at in found)
+            return [result.model_copy(update={"at": at}) for result, at in read]
 
-        return await self._database.read(read)
+        return await self._database.read(select_results)

@@ -6,6 +6,7 @@ object per line.
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -304,8 +305,8 @@ class CaseResult(Frozen):
     agent: str
     name: str
     """Name of the case; empty for a stored run."""
-    at: float = 0.0
-    """When it was saved, as Unix time."""
+    at: datetime | None = None
+    """When it was saved."""
     source: Literal["test", "gate", "runs"]
     """`test`: by `agentsd test`; `gate`: before an edit; `runs`: by `agentsd test --runs`."""
     digest: str
