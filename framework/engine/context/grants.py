@@ -41,7 +41,7 @@ from framework.types.grant import (
     RememberOffer,
 )
 from framework.types.spec import RISKS, Rule
-from framework.types.state import Approve, Confirmation, Decision, Reject, RunState
+from framework.types.state import Confirmation, Reject, RunState
 from framework.types.strict_json import content_digest
 
 if TYPE_CHECKING:
@@ -272,33 +272,6 @@ def rights_of(key: str, settings: Settings) -> str | None:
     return None
 
 
-def new_grants(
-    state: RunState,
-    decisions: Mapping[str, Decision],
-    tool_of: Callable[[Confirmation], Tool | None],
-    settings: Settings,
-    *,
-    by: str | None,
-    key: str,
-    now: float,
-) -> Iterator[Grant]:
-    """Yield the grants of the approvals that are to be remembered; raises RequestError if one cannot be.
-
-    Args:
-        state: the paused run.
-        decisions: decisions by confirmation id.
-        tool_of: returns the tool of a confirmation as it is now, or None if it no longer exists.
-        settings: the live settings.
-        by: who decides.
-        key: name of the API key of who decides; empty without one.
-        now: the time of the store.
-    """
-    for asked in state.pending:
-        match decisions.get(asked.id):
-            case Approve(remember=Remember() as remember):
-                yield new_grant(state, asked, remember, tool_of(asked), settings, by=by, key=key, now=now)
-
-
 async def count_matches(store: Store, grants: Sequence[Grant], tool: Tool) -> list[GrantUsage]:
     """Return how many of the calls that the runs of the owner made in the last 30 days each grant would have covered.
 
@@ -353,7 +326,18 @@ def new_grant(
     key: str,
     now: float,
 ) -> Grant:
-    """Return the grant of an approval; raises RequestError if it cannot be remembered so. See `new_grants`."""
+    """Return the grant of an approval; raises RequestError if it cannot be remembered so.
+
+    Args:
+        state: the paused run.
+        asked: what was approved.
+        remember: how the approval is remembered.
+        tool: the tool as it is now, or None if it no longer exists.
+        settings: the live settings.
+        by: who decides.
+        key: name of the API key of who decides; empty without one.
+        now: the time of the store.
+    """
     offer = asked.remember
     if offer is None or tool is None or tool.contract != offer.contract:
         raise RequestError(f"{asked.id} cannot be remembered: approve it without `remember`")

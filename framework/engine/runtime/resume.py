@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Blueprints, Generation
 from framework.engine.context.events import Journal, RunStream
-from framework.engine.context.grants import changed_since, count_matches, new_grants
+from framework.engine.context.grants import changed_since, count_matches, new_grant
 from framework.engine.routing import choose_route
 from framework.engine.run_report import closing_events
 from framework.engine.runtime.background import BackgroundWork, WorkerSlots, limits_of
@@ -430,9 +430,15 @@ class RunResumer:
     ) -> Sequence[Grant]:
         """Return the grants of approvals that are to be remembered; raises RequestError if one cannot be."""
         live, now = self._catalog.current, self._store.now()
-        new = new_grants(state, decisions, self._tool_of, live.settings, by=by, key=key, now=now)
-        changed = [(grant, changed_since(grant, live.agents.get, live.settings)) for grant in new]
-        return tuple(grant.model_copy(update={"void": reason}) if reason else grant for grant, reason in changed)
+        grants: list[Grant] = []
+        for asked in state.pending:
+            match decisions.get(asked.id):
+                case Approve(remember=Remember() as remember):
+                    tool = self._tool_of(asked)
+                    grant = new_grant(state, asked, remember, tool, live.settings, by=by, key=key, now=now)
+                    void = changed_since(grant, live.agents.get, live.settings)
+                    grants.append(grant.model_copy(update={"void": void}))
+        return grants
 
     def _tool_of(self, asked: Confirmation) -> Tool | None:
         """Return the tool of a confirmation as it is now; None if it no longer exists."""
