@@ -45,7 +45,7 @@ export class AgentView {
     this.#tab = tab;
     const detail = this.#detail;
     const names = { policy: t("Permissions"), prompt: t("Prompt"), decisions: t("Decisions"),
-      cases: t("Test cases"), history: t("History") };
+      cases: t("Tests"), history: t("History") };
     const items = Object.entries(names).map(([id, label]) => ({ id, label }));
     const open = (/** @type {string} */ id) => go(link("agents", detail.name, { tab: id === "policy" ? "" : id }));
     const focused = document.activeElement?.role === "tab" && this.#head.contains(document.activeElement);

@@ -19,7 +19,7 @@ export default {
   Prompt: "提示词",
   History: "历史",
   Decisions: "审批记录",
-  "Test cases": "测试用例",
+  Tests: "测试",
   "What agentsd test and the gate of edits have found. The rate is that of the newest version.":
     "agentsd test 和修改门禁的结果。通过率为最新版本的通过率。",
   "No result is stored. Run agentsd test.": "没有存储的结果。请运行 agentsd test。",
