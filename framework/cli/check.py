@@ -22,7 +22,7 @@ from framework.config.overlay import environment_in, is_settings_file, read_sett
 from framework.config.settings import Settings
 from framework.config.yaml.document import DEFAULT_PLACE, apply_fixes
 from framework.config.yaml.parse import sort_problems, without_repeats
-from framework.config.yaml.rewriting import rewrite_agent
+from framework.config.yaml.text_edits import rewrite_agent
 from framework.engine.runtime.project import Project
 from framework.evals.suite import read_suite
 from framework.types.errors import EXIT_CONFIG, EXIT_NEGATIVE, ConfigError, RequestError

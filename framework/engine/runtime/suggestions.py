@@ -21,7 +21,7 @@ from framework.config.agents.compile import Agent, compile_agent
 from framework.config.generations.generation import Generation
 from framework.config.snapshot import source_digest
 from framework.config.yaml.parse import ParseError, parse_agent
-from framework.config.yaml.rule_edits import NotEditable, RuleEdit, edit_rules
+from framework.config.yaml.text_edits import NotEditable, RuleEdit, edit_rules
 from framework.engine.context.policy import agent_verdict
 from framework.engine.tool_call.call import explain_call
 from framework.store.types import DecidedCall, DecidedCalls

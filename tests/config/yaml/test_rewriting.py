@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 
 from framework.config.yaml.parse import parse_agent
-from framework.config.yaml.rewriting import rewrite_agent
+from framework.config.yaml.text_edits import rewrite_agent
 from framework.types.spec import AgentSpec
 from tests.support.agent_wishes import WISHES, Wish
 from tests.support.cases import cases, each
