@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 
 from framework.config.api_keys import ApiKey, narrow_keys
 from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_file, settings_source
-from framework.config.settings import Settings, ToolSettings, variable_name
+from framework.config.settings import ModelCallSettings, Settings, ToolSettings, variable_name
 from framework.config.snapshot import Snapshot
 from framework.config.yaml.document import Document, DocumentError, KeyPath
 from framework.config.yaml.parse import expand, get_dotted, merge_valid
@@ -211,40 +211,15 @@ def _warning(document: Document, path: KeyPath, message: str, hint: str | None =
 
 ReloadEffect = Literal["hot", "next-run", "restart"]
 
+_NEXT_RUN = (
+    *("model", "models", "locale", "routing.model", "routing.default_agent"),
+    *(f"model_calls.{key}" for key in ModelCallSettings.model_fields),
+    *("tools.base_path", "telemetry.content", "telemetry.store_traces"),
+    *("work.max_waiting", "work.max_running.agents", "work.max_running.models", "work.max_running.tenant"),
+)
 RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
-    "model": "next-run",
-    "models": "next-run",
-    "model_calls.max_retries": "next-run",
-    "model_calls.backoff": "next-run",
-    "model_calls.max_backoff": "next-run",
-    "model_calls.cooldown_after": "next-run",
-    "model_calls.cooldown": "next-run",
-    "locale": "next-run",
-    "routing.model": "next-run",
-    "routing.default_agent": "next-run",
-    "tools.base_path": "next-run",
-    "budgets": "hot",
-    **{f"grants.{key}": "hot" for key in GrantSettings.model_fields},
-    "telemetry.content": "next-run",
-    "telemetry.store_traces": "next-run",
-    "telemetry.inbound": "hot",
-    "tools.unprotected": "hot",
-    "tools.write_below": "hot",
-    "tools.http.domains": "hot",
-    "tools.http.methods": "hot",
-    "tools.http.private_networks": "hot",
-    "tools.http.max_redirects": "hot",
-    "tools.http.max_bytes": "hot",
-    "tools.http.timeout": "hot",
-    **{f"tools.sandbox.{key}": "hot" for key in SandboxLimits.model_fields},
-    "server.api_keys": "hot",
-    "server.allow_edit": "hot",
-    "server.cors_origins": "hot",
-    "server.a2a_push_hosts": "hot",
-    "work.max_waiting": "next-run",
-    "work.max_running.agents": "next-run",
-    "work.max_running.models": "next-run",
-    "work.max_running.tenant": "next-run",
+    **dict.fromkeys(TIGHTENABLE_KEYS, "hot"),
+    **dict.fromkeys(_NEXT_RUN, "next-run"),
 }
 """When a change of a setting takes effect, by dotted key; settings that are missing here need a restart.
 
