@@ -39,12 +39,14 @@ _BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | r
 _ANSWERED = re.compile(r"(.*\[.*[:?]) (\^C|\w+)")
 _VARYING = (
     (re.compile(r" *[█▒][█▒ ]*"), " █ "),
+    (re.compile(r"\b(now|\d+s ago)\b"), "now"),
+    (re.compile(r"(?<=\S) {2,}(?=\S)"), "  "),
     (re.compile(r" *\b\d+(\.\d+)? ?m?s\b"), " 0 ms"),
     (re.compile(r'(?<=_ms": )[\d.]+'), "0"),
     (re.compile(r"\b(run_|conv_|note_)?[0-9a-f]{8,32}\b"), "ID"),
     (re.compile(r"\b\d{4}-\d\d-\d\d(T| )\d\d:\d\d(:\d\d(\.\d+)?)?Z?"), "TIME"),
 )
-"""What differs each time: bars of a trace, durations, identifiers and times."""
+"""What differs each time: bars of a trace, durations, ages and the width of their columns, identifiers and times."""
 
 
 @dataclass(frozen=True, slots=True)
