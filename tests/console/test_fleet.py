@@ -148,6 +148,8 @@ def test_triggers_are_shown_with_their_times_run_paused_and_resumed(tmp_path: Pa
         **FILES,
         "triggers.d/morning.yaml": "agent: support\nmessage: report\n"
         'cron: "0 9 * * mon-fri"\ntimezone: Europe/Berlin\n',
+        "triggers.d/cleanup-of-everything.yaml": "agent: support\nmessage: x\n"
+        'cron: "*/15 0-6 1,15 * *"\ntimezone: America/Argentina/Buenos_Aires\n',
         "triggers.d/issues.yaml": "agent: support\nmessage: '{{ body.title }}'\n"
         f"webhook: {{verify: github, secret: {'s' * 12}}}\n",
     }
@@ -166,5 +168,10 @@ def test_triggers_are_shown_with_their_times_run_paused_and_resumed(tmp_path: Pa
             await page.set_viewport_size({"width": 390, "height": 800})
             await page.get_by_role("button", name="Resume: issues").click()
             await expect(issues).not_to_contain_text("paused")
+            for row in await page.locator(".triggers tbody tr").all():
+                name, starts = await row.locator("th").bounding_box(), await row.locator("td").first.bounding_box()
+                assert name is not None
+                assert starts is not None
+                assert name["y"] + name["height"] <= starts["y"], "they do not overlap on a phone"
 
     run_in_browser(main())
