@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from http import HTTPStatus
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,19 +128,27 @@ async def run_agui(request: Request, service: ServedRuns, agent: str) -> Respons
 
     The agent `auto` is chosen by the router.
     """
-    respond = await asyncio.to_thread(_agui_respond)  # the first import takes 0.1 s
-    return await respond(request, service, agent)
+    response: Response = await (await _protocol("agui")).respond(request, service, agent)
+    return response
 
 
-def _agui_respond() -> Callable[[Request, RunService, str], Awaitable[Response]]:
-    """Import the protocol's SDK, which not every server has; raises NotInstalled."""
+_SDKS = {
+    "agui": ("ag_ui", "AG-UI needs the package ag-ui-protocol: install agentsd with the extra `serve`"),
+    "mcp": ("mcp", "the MCP server needs the MCP SDK: install agentsd with the extra `mcp`"),
+    "a2a": ("a2a", "A2A needs its SDK: install agentsd with the extra `a2a`"),
+}
+"""By module of this package: what it imports that not every server has, and what to do then."""
+
+
+async def _protocol(name: str) -> Any:
+    """Import the module of a protocol with its SDK, which takes up to a second; raises NotInstalled."""
     try:
-        from framework.server.agui import respond
+        return await asyncio.to_thread(import_module, f"framework.server.{name}")
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "ag_ui":
+        package, advice = _SDKS[name]
+        if (missing.name or "").partition(".")[0] not in (package, f"{package}_types"):
             raise
-        raise NotInstalled("AG-UI needs the package ag-ui-protocol: install agentsd with the extra `serve`") from None
-    return respond
+        raise NotInstalled(advice) from None
 
 
 _MAX_VALUES = 10_000
@@ -151,19 +160,8 @@ _MAX_VALUES = 10_000
 )
 async def answer_mcp(request: Request) -> Response:
     """Answer a message of an MCP client, or open or end its session."""
-    endpoint = served_state(request).part(await asyncio.to_thread(_mcp_endpoint))  # the first import takes a second
+    endpoint: McpEndpoint = served_state(request).part((await _protocol("mcp")).McpEndpoint)
     return await endpoint.response(identity_of(request), await counted_body(request, _MAX_VALUES))
-
-
-def _mcp_endpoint() -> type[McpEndpoint]:
-    """Import the MCP SDK, which not every server has; raises NotInstalled."""
-    try:
-        from framework.server.mcp import McpEndpoint
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
-            raise
-        raise NotInstalled("the MCP server needs the MCP SDK: install agentsd with the extra `mcp`") from None
-    return McpEndpoint
 
 
 _CARD = ".well-known/agent-card.json"
@@ -197,32 +195,14 @@ async def answer_a2a(request: Request, service: ServedRuns) -> Response:
 
 
 async def _a2a_of(request: Request) -> A2aApp:
-    return served_state(request).part(await asyncio.to_thread(_a2a_app))  # the first import takes a second
-
-
-def _a2a_app() -> type[A2aApp]:
-    """Import the A2A SDK, which not every server has; raises NotInstalled."""
-    try:
-        from framework.server.a2a import A2aApp
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "a2a":
-            raise
-        raise NotInstalled("A2A needs its SDK: install agentsd with the extra `a2a`") from None
-    return A2aApp
+    app: A2aApp = served_state(request).part((await _protocol("a2a")).A2aApp)
+    return app
 
 
 async def send_a2a_pushes(runtime: Runtime) -> None:
     """Send the push notifications that are due, if the operator allows any; raises NotInstalled or StoreError."""
     if runtime.settings.server.a2a_push_hosts:
-        send = await asyncio.to_thread(_send_pushes)
-        await send(runtime)
-
-
-def _send_pushes() -> Callable[[Runtime], Awaitable[None]]:
-    _a2a_app()
-    from framework.server.a2a import send_pushes
-
-    return send_pushes
+        await (await _protocol("a2a")).send_pushes(runtime)
 
 
 documented = [
