@@ -199,7 +199,7 @@ MUTANTS = (
     Mutant(FOLLOW, "min(after, state.seq)", "after", FOLLOW_TEST),
     Mutant(FOLLOW, "or not hub.serves(self._last)", "", FOLLOW_TEST),
     Mutant(PLACES, "taken = min(number, self.free)", "taken = number", SUBMIT_TEST),
-    Mutant(QUEUE, "if request.attempts and not await self._may_start(request):", "if False:", SUBMIT_TEST),
+    Mutant(QUEUE, "if request.attempts and not await self._may_start(claim):", "if False:", SUBMIT_TEST),
     Mutant(PLACES, "        self._on_free()  # not after", "        # not after", SUBMIT_TEST),
     Mutant(QUEUE, "                if claim.cancel_requested:\n", "                if False:\n", SUBMIT_TEST),
     Mutant(QUEUE, "                        self._launcher.hold(request.run_id, claim)\n", "", SUBMIT_TEST),
@@ -214,12 +214,6 @@ MUTANTS = (
     Mutant(V1 + "request", "if body.n not in (None, 1):", "if False:", "server/openai/test_client_request"),
     Mutant(
         "engine/model_call/turn", "_CLOSING_TAG.sub('', text)", "text", "engine/model_call/test_caller_instructions"
-    ),
-    Mutant(
-        "tools/json_schema",
-        'expected.get("type") != _PLAIN_TYPES.get(type(value), "")',
-        'expected.get("type") is None',
-        "tools/arguments/test_repairs",
     ),
     Mutant(
         "engine/runtime/launcher",
