@@ -47,9 +47,8 @@ from framework.evals.comparison import (
 from framework.evals.runner import MAX_FAILURE_CHARS, Attempt, CaseRunner, SuccessRate, case_result, rates
 from framework.evals.scoring import Score, expectations, score_run
 from framework.evals.suite import PlacedCase, Suite, read_suite
-from framework.store.types import OPEN_STATUSES, RunInfo, RunQuery
+from framework.store.types import OPEN_STATUSES, CaseResult, RunInfo, RunQuery
 from framework.telemetry.spans import evaluation_span, record_evaluations
-from framework.types.case import CaseResult
 from framework.types.errors import EXIT_NEGATIVE, ConfigError, RequestError, StoreError
 from framework.types.problem import Problem
 from framework.types.redact import redact

@@ -17,8 +17,7 @@ from framework.evals.runner import Attempt, CaseRunner, Launch, case_result
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import LentClient, ModelClient
 from framework.store.store import Store
-from framework.store.types import RunQuery
-from framework.types.case import CaseResult
+from framework.store.types import CaseResult, RunQuery
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
 

@@ -27,11 +27,12 @@ from framework.evals.suite import Judged, PlacedCase, judge_answer, read_suite
 from framework.llm.client import ModelClient, ModelRequest, ScriptedModel, Turn
 from framework.llm.providers import OFFLINE
 from framework.store.store import Store
+from framework.store.types import CaseResult
 from framework.telemetry import names
 from framework.telemetry.spans import Evaluation, content_mode, record_evaluations
 from framework.tools.tool import Tool, ToolContext
 from framework.types import events
-from framework.types.case import Case, CaseResult, Expect, Failure, Judge, ScriptedAnswer, to_decision
+from framework.types.case import Case, Expect, Failure, Judge, ScriptedAnswer, to_decision
 from framework.types.errors import AgentsdError, ModelError, ToolError
 from framework.types.events import Event
 from framework.types.file import File

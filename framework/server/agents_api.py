@@ -37,7 +37,7 @@ from framework.server.request_handling import (
 )
 from framework.server.run_service import decided_calls_for
 from framework.server.schemas import ResponseModel, redact_changes, redact_problems
-from framework.types.case import CaseResult
+from framework.store.types import CaseResult
 from framework.types.errors import AgentBroken, AgentNotFound, RequestError
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact, redact_problem

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from framework.store.database import Database
 from framework.store.schema import case_results
-from framework.types.case import CaseResult
+from framework.store.types import CaseResult
 from framework.types.text import to_sql_text
 
 _KEPT_SECONDS = 180 * 86400.0

@@ -6,6 +6,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Literal, Protocol
 from framework.types.budget import BudgetUse
 from framework.types.errors import RequestError
 from framework.types.events import Event
+from framework.types.frozen import Frozen
 from framework.types.messages import Message, Summary
 from framework.types.report import SpanRecord, Status
 from framework.types.spec import MemoryScope
@@ -561,3 +563,31 @@ class NoteQuery:
     before: str | None = None
     """Only notes saved before the note with this id. Used for paging."""
     limit: int | None = None
+
+
+class CaseResult(Frozen):
+    """What became of the attempts at a case, or of a stored run that was scored."""
+
+    agent: str
+    name: str
+    """Name of the case; empty for a stored run."""
+    at: datetime | None = None
+    """When it was saved."""
+    source: Literal["test", "gate", "runs"]
+    """`test`: by `agentsd test`; `gate`: before an edit; `runs`: by `agentsd test --runs`."""
+    digest: str
+    """Digest of the generation."""
+    model: str | None = None
+    """The real model that was called; None for scripts."""
+    attempts: int
+    passed: int
+    """Number of attempts that passed."""
+    unknown: int = 0
+    """Number of attempts without a result, because the model or the judge failed. They count as not passed."""
+    cost_usd: float | None = None
+    """Cost of the attempts; None if it is unknown."""
+    elapsed_ms: float = 0.0
+    failure: str = ""
+    """Why the first attempt failed that did."""
+    run_id: str | None = None
+    """The stored run. Runs of cases are not stored."""

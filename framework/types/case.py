@@ -6,7 +6,6 @@ object per line.
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -297,31 +296,3 @@ class CaseFile(Frozen):
         if not {"cases", "data"} & self.model_fields_set:
             raise ValueError("the key 'cases' is missing, or `data` with the files that contain them")
         return self
-
-
-class CaseResult(Frozen):
-    """What became of the attempts at a case, or of a stored run that was scored."""
-
-    agent: str
-    name: str
-    """Name of the case; empty for a stored run."""
-    at: datetime | None = None
-    """When it was saved."""
-    source: Literal["test", "gate", "runs"]
-    """`test`: by `agentsd test`; `gate`: before an edit; `runs`: by `agentsd test --runs`."""
-    digest: str
-    """Digest of the generation."""
-    model: str | None = None
-    """The real model that was called; None for scripts."""
-    attempts: int
-    passed: int
-    """Number of attempts that passed."""
-    unknown: int = 0
-    """Number of attempts without a result, because the model or the judge failed. They count as not passed."""
-    cost_usd: float | None = None
-    """Cost of the attempts; None if it is unknown."""
-    elapsed_ms: float = 0.0
-    failure: str = ""
-    """Why the first attempt failed that did."""
-    run_id: str | None = None
-    """The stored run. Runs of cases are not stored."""

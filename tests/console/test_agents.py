@@ -10,8 +10,8 @@ from pathlib import Path
 from playwright.async_api import expect
 
 from framework import Approve, Reject, Runtime
+from framework.store.types import CaseResult
 from framework.testing import ScriptedModel, Turn, calls
-from framework.types.case import CaseResult
 from framework.types.grant import Remember
 from tests.support.api_keys import key_entry
 from tests.support.console import check_axe, open_page, run_in_browser, serve_console

@@ -16,10 +16,9 @@ from framework.store import conversations as sql_conversations
 from framework.store import memory as in_memory
 from framework.store.case_results import delete_old_case_results
 from framework.store.store import Store
-from framework.store.types import Pruned
+from framework.store.types import CaseResult, Pruned
 from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
-from framework.types.case import CaseResult
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.halts import halted

@@ -17,12 +17,12 @@ from framework.config.snapshot import AGENTS, PROJECT_FOLDERS
 from framework.engine.runtime.request import require_type
 from framework.llm.client import ModelClient
 from framework.llm.providers import OFFLINE, PROVIDERS
+from framework.store.types import CaseResult
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.declaration import short_repr
 from framework.tools.plugins import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
-from framework.types.case import CaseResult
 from framework.types.errors import ConfigError, RequestError, StoreError
 from framework.types.frozen import Frozen
 from framework.types.problem import Problem
