@@ -44,11 +44,12 @@ class _Message:
 
 @dataclass(slots=True)
 class _Text:
-    """Text of a message that a reader has not taken: one delta."""
+    """Text of a message that a reader has not taken, one delta: pieces of a list that the readers share."""
 
     message: _Message
     kind: TextKind
-    pieces: list[str]
+    start: int
+    end: int
 
 
 class EventHub:
@@ -122,9 +123,10 @@ class EventHub:
         if message is None or message.message_id != message_id:
             head = {"run_id": self.run_id, "generation": generation, "path": path, "message_id": message_id}
             message = self._in_progress[path] = _Message(message_id, head)
-        message.texts.setdefault(kind, []).append(text)
+        pieces = message.texts.setdefault(kind, [])
+        pieces.append(text)
         for reader in self._readers:
-            reader.add_text(message, kind, (text,))
+            reader.add_text(message, kind, len(pieces) - 1)
         self._wake()
 
     def close(self) -> None:
@@ -159,8 +161,8 @@ class EventHub:
         for event in self.kept:
             reader.add(event)
         for message in self._in_progress.values():
-            for kind, pieces in message.texts.items():
-                reader.add_text(message, kind, pieces)
+            for kind in message.texts:
+                reader.add_text(message, kind, 0)
         self._readers.append(reader)
         return reader
 
@@ -211,13 +213,13 @@ class EventReader:
         if event.seq > self._after:
             self._items.append(event)
 
-    def add_text(self, message: _Message, kind: TextKind, pieces: Sequence[str]) -> None:
-        """Add text of a message, to the last item if that is text of the same kind and message."""
-        last = self._items[-1] if self._items else None
+    def add_text(self, message: _Message, kind: TextKind, start: int) -> None:
+        """Add the text of a message from a piece on, to the last item if that is text of the same kind and message."""
+        last, end = self._items[-1] if self._items else None, len(message.texts[kind])
         if isinstance(last, _Text) and last.message is message and last.kind is kind:
-            last.pieces += pieces
+            last.end = end
         else:
-            self._items.append(_Text(message, kind, [*pieces]))
+            self._items.append(_Text(message, kind, start, end))
 
     def take(self) -> Event | None:
         """Return the next event or text that has arrived; None if there is none."""
@@ -226,7 +228,8 @@ class EventReader:
         item = self._items.popleft()
         if not isinstance(item, _Text):
             return item
-        return item.kind(**item.message.head, seq=0, text="".join(item.pieces))
+        pieces = item.message.texts[item.kind][item.start : item.end]
+        return item.kind(**item.message.head, seq=0, text="".join(pieces))
 
     def close(self) -> None:
         """Stop reading. Idempotent."""

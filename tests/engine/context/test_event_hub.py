@@ -343,3 +343,25 @@ def test_an_unread_text_takes_little_more_memory_than_its_characters() -> None:
         assert whole.text == "".join(pieces)
 
     asyncio.run(main())
+
+
+def test_slow_readers_share_the_text_that_they_have_not_taken() -> None:
+    async def main() -> None:
+        hub = EventHub("r")
+        readers = [hub.reader() for _ in range(100)]
+        pieces = [f"{number:02}" for number in range(1000)]
+        text(hub, "a")
+        tracemalloc.start()
+        try:
+            for piece in pieces:
+                text(hub, piece)
+            added, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert added < 100_000, "a list of pieces for each reader takes 8 times as much"
+        readers.append(hub.reader())
+        assert {whole.text for reader in readers if isinstance(whole := await anext(reader), ContentReceived)} == {
+            "a" + "".join(pieces)
+        }
+
+    asyncio.run(main())
