@@ -9,9 +9,9 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from framework.store.database import Database
-from framework.store.schema import case_results
+from framework.store.schema import case_results, insert_into
 from framework.store.types import CaseResult
-from framework.types.text import to_sql_text
+from framework.types.text import storable, to_sql_text
 
 _KEPT_SECONDS = 180 * 86400.0
 """How long a result is kept."""
@@ -22,6 +22,11 @@ def delete_old_case_results(connection: sa.Connection, now: float) -> None:
     connection.execute(sa.delete(case_results).where(case_results.c.at < now - _KEPT_SECONDS))
 
 
+def delete_case_results_of(connection: sa.Connection, run_ids: Sequence[str]) -> None:
+    """Delete the results of stored runs: why one failed quotes it."""
+    connection.execute(sa.delete(case_results).where(case_results.c.id.in_(run_ids)))
+
+
 class StoredCaseResults:
     """The results of cases in a store, which all of its processes share."""
 
@@ -29,15 +34,22 @@ class StoredCaseResults:
         self._database = database
 
     async def add(self, results: Sequence[CaseResult]) -> None:
-        """Save results, as of now."""
+        """Save results, as of now. That of a stored run replaces its earlier one."""
         now = self._database.clock()
         rows = [
-            {"id": uuid4().hex, "agent": one.agent, "at": now, "body": to_sql_text(one.model_dump_json(exclude={"at"}))}
+            {
+                "id": storable(one.run_id or uuid4().hex),
+                "agent": one.agent,
+                "at": now,
+                "body": to_sql_text(one.model_dump_json(exclude={"at"})),
+            }
             for one in results
         ]
 
         def insert(connection: sa.Connection) -> None:
-            connection.execute(sa.insert(case_results), rows)
+            added = insert_into(case_results, connection.dialect.name)
+            values = {name: added.excluded[name] for name in ("agent", "at", "body")}
+            connection.execute(added.on_conflict_do_update(index_elements=["id"], set_=values), rows)
 
         if rows:
             await self._database.write(insert)

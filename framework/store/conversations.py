@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from framework.store import runs as sql_runs
+from framework.store.case_results import delete_case_results_of
 from framework.store.database import Database
 from framework.store.limits import delete_counters
 from framework.store.lists import owner_conditions
@@ -356,6 +357,7 @@ def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> int:
     for batch in _batches([*ids]):
         for table in (messages, parts, events, decisions, spans, packed, idempotency_keys, pushes):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
+        delete_case_results_of(connection, batch)
         files += delete_media_of(connection, batch)
         connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))
         delete_counters(connection, "run", batch)
@@ -367,6 +369,7 @@ def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
     for batch in _batches([*ids]):
         for table in (parts, events, decisions, spans, packed, pushes):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
+        delete_case_results_of(connection, batch)
         connection.execute(sa.delete(messages).where(messages.c.run_id.in_(batch), messages.c.path != ""))
 
 

@@ -340,7 +340,7 @@ case_results = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Results of test cases and of scored runs. `body` is the result as JSON, without the time."""
+"""Results of test cases and of scored runs. `body` is the result as JSON, without the time; `id` is that of the run."""
 
 sa.Index("ix_agentsd_case_results_of_agents", case_results.c.agent, case_results.c.at)
 

@@ -19,6 +19,7 @@ from framework.store.store import Store
 from framework.store.types import CaseResult, Pruned
 from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
+from framework.types.events import Warned
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.halts import halted
@@ -39,13 +40,14 @@ def opened(root: Path, store: Store | str, *turns: Any) -> Any:
     return Runtime.open(root, models={"scripted": ScriptedModel(*turns)}, store=store, watch=False)
 
 
-async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR) -> str:
+async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR, has_events: bool = False) -> str:
     """Store a completed run, without a runtime."""
     state = RunState(agent="one", conversation_id=conversation, messages=[Message(role="user", content="go")])
     state.conversation_ttl = ttl
     record = await store.start(state, await store.conversation(conversation) if conversation else None, None)
     state.status, state.finish_reason = "completed", "final"
-    await record.write(state, last=True)
+    warned = Warned(run_id=state.run_id, seq=1, generation=1, code="x", message="")
+    await record.write(state, [warned] if has_events else (), last=True)
     return state.run_id
 
 
@@ -208,6 +210,29 @@ def test_old_results_of_cases_are_deleted(tmp_path: Path, store_url: str) -> Non
         assert await store.case_results.latest("other") == []
         await store._database.write(lambda connection: delete_old_case_results(connection, store.now() + 181 * 86400))
         assert await store.case_results.latest("one") == []
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("deletion", ["conversation", "retention", "turn"])
+def test_the_result_of_a_scored_run_is_deleted_with_the_run(tmp_path: Path, store_url: str, deletion: str) -> None:
+    async def main() -> None:
+        store = await Store.open(store_url, tmp_path)
+        run_id = await turn(store, None if deletion == "retention" else "c1", has_events=True)
+        kept = await turn(store, "c2")
+        scored = CaseResult(agent="one", name="", source="runs", digest="d", attempts=1, passed=0, failure="said: 4711")
+        await store.case_results.add([scored.model_copy(update={"run_id": one}) for one in (run_id, kept)])
+        again = scored.model_copy(update={"run_id": run_id, "passed": 1})
+        await store.case_results.add([again])
+        assert [one.passed for one in await store.case_results.latest("one") if one.run_id == run_id] == [1]
+        if deletion == "conversation":
+            await store.delete_conversation("c1")
+        else:
+            await store._database.write(
+                lambda connection: sql_conversations.delete_ended(connection, store.now() + 1, 1)
+            )
+        assert [one.run_id for one in await store.case_results.latest("one")] == [kept]
         await store.close()
 
     asyncio.run(main())
