@@ -381,13 +381,9 @@ class RunQueue:
                 new = await claim.prepare(self._starter, generation)
             if new:
                 return await self._start(claim, new)
-            if not claim.lease_lost:
-                async with self._claiming:  # so that this process does not claim it again before it is cancelled
-                    await self._release(claim)
-                    if claim.cancel_requested:
-                        await self._resumer.cancel(run_id, RUNTIME_CALLER)
+            await self._give_back(claim)
         except (ConversationBusy, StoreError):  # another run was first, or the store failed: the request stays queued
-            await self._release(claim)
+            await self._give_back(claim)
             raise
         except AgentsdError as error:
             if reason := await self._releaser.reason_to_leave(request.options.get("agent"), error):
@@ -434,6 +430,14 @@ class RunQueue:
             await self._release(claim)
             await self._resumer.fail_queued(claim.request.run_id, error)
 
+    async def _give_back(self, claim: _Claim) -> None:
+        """Release a claimed run, or forget it if its lease was lost; then cancel it if that was requested meanwhile."""
+        async with self._claiming:  # so that this process does not claim it again before it is cancelled
+            await self._release(claim)
+            if claim.cancel_requested:
+                await self._resumer.cancel(claim.request.run_id, RUNTIME_CALLER)
+
     async def _release(self, claim: _Claim) -> None:
         self._launcher.drop(claim.request.run_id, claim)
-        await self._store.unclaim([claim.request.run_id])
+        if self._claims.get(claim.request.run_id) is claim:  # not one that this process has made since it was lost
+            await self._store.unclaim([claim.request.run_id])

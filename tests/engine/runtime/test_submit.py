@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pydantic import BaseModel
 
-from framework import Approve, ConversationBusy, File, RequestError, RunNotFound, events
+from framework import Approve, ConversationBusy, File, RequestError, RunNotFound, Runtime, events
 from framework.llm.client import ModelRequest
+from framework.store.schema import runs
 from framework.store.store import Store
+from framework.store.types import RunRecord
 from framework.testing import ScriptedModel, Turn, calls
-from framework.types.errors import IdempotencyConflict, QueueFull
+from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, StoreError
 from framework.types.messages import Message
-from framework.types.state import IdempotencyKey, RunRequest
+from framework.types.state import IdempotencyKey, RunRequest, RunState
 from tests.support.media import png
 from tests.support.projects import agent, write
 from tests.support.submitted_runs import PATIENCE, Gate, opened, project, statuses
@@ -287,6 +290,68 @@ def test_claimed_runs_that_have_not_begun_can_be_cancelled(
 
     asyncio.run(main())
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+class Failing(Store):
+    """A store that cannot start a run, once; the run is cancelled meanwhile."""
+
+    error: AgentsdError | None = None
+    runtime: Runtime
+
+    async def start(self, state: RunState, *more: Any) -> RunRecord:
+        if (error := self.error) is not None:
+            self.error = None
+            await self.runtime.cancel(state.run_id)
+            raise error
+        return await super().start(state, *more)
+
+
+@pytest.mark.parametrize("error", [ConversationBusy("another run was first"), StoreError("the disk is full")])
+def test_a_run_that_is_cancelled_while_its_start_fails_does_not_start_later(
+    tmp_path: Path, store_url: str, error: AgentsdError
+) -> None:
+    async def main() -> None:
+        root = project(tmp_path)
+        store = await Failing.open(store_url, root)
+        assert isinstance(store, Failing)
+        models = {"scripted": ScriptedModel(script=echo)}
+        async with Runtime.open(root, store=store, models=models, watch=False) as store.runtime:
+            store.error = error
+            submitted = await store.runtime.submit("hi")
+            assert (await store.runtime.result(submitted.run_id)).status == "cancelled"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_another_process_has_taken_over_is_forgotten(tmp_path: Path, file_url: str) -> None:
+    """A cancellation then reaches the process that holds the run."""
+
+    async def main() -> None:
+        routed = asyncio.Event()
+
+        class Slow(ScriptedModel):
+            async def stream(self, _: ModelRequest) -> Any:
+                routed.set()
+                await asyncio.Event().wait()
+                yield
+
+        files = {"agents.d/a.yaml": agent("a"), "agents.d/b.yaml": agent("b")}
+        root = write(tmp_path, {**files, "agentsd.yaml": "routing: {model: scripted}\n"})
+        async with opened(root, file_url, Slow()) as runtime:
+            run_id = (await runtime.submit("hi")).run_id
+            await routed.wait()
+            other = await Store.open(file_url, root)
+            lost = sa.update(runs).values(owner=None, process=None, ready=True)
+            await other._database.write(lambda connection: connection.execute(lost).rowcount)
+            assert [request.run_id for request in await other.claim(1)] == [run_id]
+            while runtime._queue._claims:  # until the process has noticed
+                assert await other.renew([run_id]) == {run_id: False}
+            await runtime.cancel(run_id)
+            assert await other.renew([run_id]) == {run_id: True}
+            await other.close()
+
+    asyncio.run(main())
 
 
 def test_a_run_that_cannot_begin_fails_with_the_usual_events(tmp_path: Path, local_url: str | None) -> None:
