@@ -250,7 +250,7 @@ class _Call:
 
     def _value(self, name: str, schema: Mapping[str, Any], required: bool) -> Any:
         """Return the value that the clause names for a parameter, or None."""
-        kind = _kind(name)
+        kind, items = _kind(name), _resolved(self._tool, schema.get("items")).get("type")
         match schema.get("type"):
             case _ if options := [
                 (option, _words(option)) for option in schema.get("enum", ()) if isinstance(option, str)
@@ -263,13 +263,15 @@ class _Call:
             case "integer" | "number" as number if required:
                 found = [one for one in _NUMBER.findall(self._rest) if number == "number" or "." not in one]
                 self._rest = self._rest.replace(found[0], " ", 1) if found else self._rest
-                return json.loads(found[0]) if found else None
+                return _number(found[0]) if found else None
             case "boolean" if required:
                 return _words(name) <= self._clause.words
-            case "array" if _resolved(self._tool, schema.get("items")).get("type") == "string":
+            case "array" if items == "string":
                 return list(iter(lambda: self._take("quote"), None)) or None
             case "array":
-                return json.loads(f"[{self._take('list') or ''}]") or None
+                numbers = [*map(_number, _NUMBER.findall(self._take("list") or ""))]
+                is_fitting = items != "integer" or all(isinstance(one, int) for one in numbers)
+                return numbers if numbers and is_fitting else None
             case "string" if kind == "expression" and required:
                 self._left["list"] = ()
                 self.used += 1
@@ -316,6 +318,10 @@ class _Call:
         if verb is None:
             return text
         return after if re.search(r"\w", after := text[verb.end() :]) else text[: verb.start()]
+
+
+def _number(text: str) -> int | float:
+    return float(text) if "." in text else int(text)  # JSON has no number such as 007
 
 
 def _bare(text: str) -> str:
@@ -590,6 +596,7 @@ def _corrected(step: StepDraft, turn: _Turn) -> StepDraft | None:
         suggestion = re.search(r"there is no \w+ '([^']+)'; did you mean ([^,?]+)", error)
         if call and suggestion and (call.tool, call.arguments) == (step.tool, step.parameters):
             wrong, right = suggestion[1], suggestion[1][: suggestion[1].rfind("/") + 1] + suggestion[2].strip()
-            corrected = {name: str(value).replace(wrong, right, 1) for name, value in step.parameters.items()}
-            return step.model_copy(update={"parameters": corrected})
+            texts = {name: value for name, value in step.parameters.items() if isinstance(value, str)}
+            corrected = {name: text.replace(wrong, right, 1) for name, text in texts.items()}
+            return step.model_copy(update={"parameters": {**step.parameters, **corrected}})
     return None

@@ -203,6 +203,8 @@ def test_a_sentence_calls_exactly(sentence: str, expected: list[Call]) -> None:
         ("refund 80 for order A-17", ("orders.refund", {"order": "A-17", "amount": 80})),
         ("what is the weather in Paris", ("weather.current", {"city": "Paris"})),
         ("draw a histogram of [1,2,2] with 3 bins", ("stats.histogram", {"values": [1, 2, 2], "bins": 3})),
+        ("draw a histogram of [01,2] with 007 bins", ("stats.histogram", {"values": [1, 2], "bins": 7})),
+        ("refund 0.50 for order A-17", ("orders.refund", {"order": "A-17", "amount": 0.5})),
         ("ask billing about invoice 12", ("agent.billing", {"message": "ask billing about invoice 12"})),
         ("I have two invoices to pay", ("agent.billing", {"message": "I have two invoices to pay"})),
     ],
@@ -374,6 +376,27 @@ def test_a_plan_analyzes_a_log_in_several_modes() -> None:
     assert {(s.tool, s.depends_on) for s in steps} == {("log_transform", ())}
 
 
+def test_a_failed_step_keeps_its_other_arguments_when_a_name_in_it_is_corrected() -> None:
+    text = "search_files 'notes' in the folder dota with limit 5"
+    arguments = {"query": "notes", "root_dir": "dota", "limit": 5}
+    error = "Error: there is no folder 'dota'; did you mean data?"
+
+    @tool(name="search_files")
+    def search(query: str, root_dir: str, limit: int) -> str:
+        """Search files."""
+        return ""
+
+    call = ToolCall(id="call_1", tool="search_files", arguments=arguments)
+    messages = (
+        user(text),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", tool_call_id="call_1", content=error),
+        Message(role="system", content="The plan so far:\n- s1 (failed)"),
+    )
+    draft = PlanDraft.model_validate_json(reply_to(messages, (search,), output=PlanDraft).message.content)
+    assert [step.parameters for step in draft.steps] == [{"query": "notes", "root_dir": "data", "limit": 5}]
+
+
 def test_a_plan_without_matching_tools_is_one_goal_step() -> None:
     (step,) = plan("write a poem, then another").steps
     assert (step.tool, step.description) == (None, "write a poem, then another")
@@ -436,8 +459,8 @@ def test_schemas_with_references_and_alternatives_are_filled() -> None:
 
 PIECES = r"""
 echo search find read list 计算 搜索 分析 然后 then and 的平均值 mean max [1,2,3] [1, -2.5] 'calculator' “引号” " ' ( )
-+ 3 40 2.5 99999999999999999999 data/a.txt ../x.log http://h/x it 第一个 limit lines 行 order refund weather bins
-histogram ask billing of in for , ， . 。 1/0 ** [ ] [] ERROR grep 目录
++ 3 40 007 2.5 [01,2] [1.5] 99999999999999999999 data/a.txt ../x.log http://h/x it 第一个 limit lines 行 order
+refund weather bins histogram ask billing of in for , ， . 。 1/0 ** [ ] [] ERROR grep 目录
 """
 WORDS = st.sampled_from(PIECES.split())
 TEXTS = st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".join))
