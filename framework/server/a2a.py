@@ -669,20 +669,28 @@ async def send_pushes(runtime: Runtime) -> None:
 
 
 async def _send_push(runtime: Runtime, push: DuePush) -> None:
-    saved, config = json.loads(push.body), _saved_push(push.body)
     try:
-        task = _task_of(saved["pages"], await runtime.store.load_run(push.run_id), 0, push.updated_at)
-        body = MessageToJson(to_stream_response(task), indent=None)
-        if saved["version"].startswith("0."):
-            body = conversions.to_compat_task(task).model_dump_json(by_alias=True, exclude_none=True)
-        headers = {**_push_headers(config), "content-type": "application/a2a+json"}
-        client = HttpClient(_push_limits(runtime))
-        reply = await client.request("POST", config.url, headers=headers, body=body.encode(), follow=False)
-        failure = "" if 200 <= reply.status < 300 else f"HTTP {reply.status}"
-    except (ToolError, RunNotFound, StoreError) as error:
+        failure = await _try_push(runtime, push)
+    except AgentsdError as error:
         failure = error.message
+    except Exception as error:  # noqa: BLE001 - it would end the notifications that are sent at the same time
+        log.error("a push notification of run %s failed: %s", push.run_id, safe_traceback(error))
+        failure = "internal error"
     wait = _PUSH_WAITS[push.attempts - 1] if failure and push.attempts <= len(_PUSH_WAITS) else None
     if failure and wait is None:
         log.warning("a push notification of run %s was given up: %s", push.run_id, failure)
     with suppress(StoreError):  # then it is sent again
         await runtime.store.pushes.settle(push, wait)
+
+
+async def _try_push(runtime: Runtime, push: DuePush) -> str:
+    """Send a push notification; return why it failed, or nothing."""
+    saved, config = json.loads(push.body), _saved_push(push.body)
+    task = _task_of(saved["pages"], await runtime.store.load_run(push.run_id), 0, push.updated_at)
+    body = MessageToJson(to_stream_response(task), indent=None)
+    if saved["version"].startswith("0."):
+        body = conversions.to_compat_task(task).model_dump_json(by_alias=True, exclude_none=True)
+    headers = {**_push_headers(config), "content-type": "application/a2a+json"}
+    client = HttpClient(_push_limits(runtime))
+    reply = await client.request("POST", config.url, headers=headers, body=body.encode(), follow=False)
+    return "" if 200 <= reply.status < 300 else f"HTTP {reply.status}"

@@ -325,6 +325,25 @@ def test_a_push_that_fails_is_repeated_also_by_another_process_and_then_given_up
     asyncio.run(main())
 
 
+def test_a_receiver_that_cannot_be_read_does_not_end_the_notifications_of_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        with listening() as hook:
+            async with started(tmp_path, "hi", files={**FILES, **hook.settings()}) as server, client(server) as user:
+                request = said("hello")
+                request.configuration.task_push_notification_config.CopyFrom(hook.config())
+                task_id = (await sent(user, request))[0].task.id
+                later = {"config": json.dumps({"field_of_a_later_version": 1}), "pages": "", "version": "1.0"}
+                await server.runtime.store.pushes.save(task_id, "later", json.dumps(later))
+                await send_pushes(server.runtime)
+                for wait in (4, 16, 64, 256, 100_000):
+                    server.runtime.store.clock.set(server.runtime.store.clock() + wait)
+                    await send_pushes(server.runtime)
+                assert not await server.runtime.store.pushes.claim(10), "given up"
+        assert hook.states() == ["TASK_STATE_COMPLETED"]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_push_notification_configs_belong_to_their_task(tmp_path: Path, binding: str) -> None:
     async def main() -> None:
