@@ -218,7 +218,7 @@ async def _apply(project: Project, location: Location, found: Sequence[Suggested
         try:
             write_if_unchanged(location.folder, one.found.path, one.after, one.found.digest)
         except FileChanged:
-            raise RequestError(f"{one.found.path} has changed meanwhile: run the policy_command again") from None
+            raise RequestError(f"{one.found.path} has changed meanwhile: run the command again") from None
         except OSError as error:
             raise RequestError(f"{one.found.path} cannot be written: {error.strerror}") from None
 
