@@ -467,6 +467,8 @@ _RESERVED = ":/?@!$'()*,;"
 _LITERAL = "/:@!$&'()*+,;=?%~"
 """Characters that a path of the document has as they are."""
 _NEVER_IN_PATHS = (".", "..")
+_NO_PARTS = "no-parts"
+"""Boundary of a multipart form without fields."""
 
 
 def encode_path(operation: Operation, arguments: Mapping[str, Any]) -> str:
@@ -613,8 +615,10 @@ def _multipart(body: RequestBody, value: Mapping[str, Any]) -> tuple[bytes, str]
         for part in (item if isinstance(item, list) else [item])
         if part is not None
     ]
+    if not parts:  # httpx2 sends nothing then, and names no boundary, without which servers cannot read the form
+        return f"--{_NO_PARTS}--\r\n".encode(), f"multipart/form-data; boundary={_NO_PARTS}"
     request = httpx2.Request("POST", "http://localhost", files=parts)
-    return request.read(), request.headers.get("content-type", "multipart/form-data")
+    return request.read(), request.headers["content-type"]
 
 
 def _part(name: str, value: Any, body: RequestBody) -> tuple[str, tuple[str | None, bytes, str | None]]:

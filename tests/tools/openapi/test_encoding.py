@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from email import message_from_bytes
 from typing import Any
 from urllib.parse import unquote
 
@@ -163,6 +164,15 @@ def test_a_multipart_body_is_that_of_an_independent_client() -> None:
         headers={"content-type": f"multipart/form-data; boundary={boundary}"},
     )
     assert body == independent.read()
+
+
+@pytest.mark.parametrize("value", [{}, {"file": None}, {"files": []}])
+def test_a_multipart_form_without_fields_names_its_boundary(value: dict[str, Any]) -> None:
+    body, content_type = encode_body(body_of("multipart/form-data"), {"body": value})
+    head = f"Content-Type: {content_type}\r\n\r\n".encode()
+    form = message_from_bytes(head + (body or b""))
+    assert form.get_boundary()
+    assert body == f"--{form.get_boundary()}--\r\n".encode()
 
 
 def test_files_of_any_content_and_type() -> None:
