@@ -346,7 +346,7 @@ class GenerationBuilder:
                 problems.append(Problem(path=path, line=line, message=f"not UTF-8: byte 0x{source[error.start]:02x}"))
         if sources != self._templates:
             self._templates = sources
-            return Prompts(sources)
+            return Prompts(sources, self._link_context.prompts)
         return self._link_context.prompts
 
     def _parse_all(self, sources: Mapping[str, bytes]) -> _AgentFiles:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import (
     Environment,
@@ -201,7 +201,7 @@ MAX_RENDERED_CHARS = 64 * 1024
 _MAX_LOCALE_PARTS = 3
 _OPTIONS: Mapping[str, Any] = {"undefined": StrictUndefined, "keep_trailing_newline": True}
 _MAX_SHARED = 500
-"""Number of templates whose code and analysis are kept."""
+"""Number of templates whose code and analysis the projects of the process share."""
 MAX_RENDER_SECONDS = 1.0
 """Timeout of rendering with sample values."""
 _JINJA_MARKS = ("{{", "{%", "{#")
@@ -224,30 +224,49 @@ def shipped_templates() -> Mapping[str, str]:
     return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.j2"))}
 
 
-class _Environment(BoundedEnvironment):
-    """An environment that shares compiled templates with the other ones of the process: an edit compiles one."""
-
-    def compile(  # type: ignore[override]  # as in its base class
-        self, source: str | nodes.Template, name: str | None = None, filename: str | None = None, **_: Any
-    ) -> CodeType:
-        return _compiled(str(source), name or "", filename or "")
-
-
 @lru_cache(maxsize=_MAX_SHARED)
-def _compiled(source: str, name: str, filename: str) -> CodeType:
-    return BoundedEnvironment(**_OPTIONS).compile(source, name, filename)
+def _compiled(source: str, name: str) -> CodeType:
+    return BoundedEnvironment(**_OPTIONS).compile(source, name, f"{PROMPTS_FOLDER}/{name}")
 
 
 @lru_cache(maxsize=_MAX_SHARED)
 def _analyzed(source: str, name: str) -> TemplateAnalysis:
-    return analyze(_environment(), source, name)
+    return analyze(BoundedEnvironment(**_OPTIONS), source, name)
 
 
-def _environment(**options: Any) -> BoundedEnvironment:
-    environment = _Environment(**_OPTIONS, auto_reload=False, cache_size=-1, **options)
-    for name in ("lipsum", "cycler", "joiner"):
-        environment.globals.pop(name, None)
-    return environment
+T = TypeVar("T")
+
+
+class _Made:
+    """The code and analyses of one generation's templates. Those of the generation before are taken over.
+
+    The shared ones alone do not suffice: each edit would evict all of a project that has more templates.
+    """
+
+    def __init__(self, before: _Made | None) -> None:
+        self._results: dict[tuple[object, str, str], Any] = {}
+        self._before = before._results if before else {}
+
+    def get(self, make: Callable[[str, str], T], source: str, name: str) -> T:
+        """Return the result of a function of a template's source and name."""
+        key = (make, source, name)
+        if key not in self._results:
+            self._results[key] = self._before[key] if key in self._before else make(source, name)
+        result: T = self._results[key]
+        return result
+
+
+class _Environment(BoundedEnvironment):
+    def __init__(self, made: _Made, loader: FunctionLoader) -> None:
+        super().__init__(**_OPTIONS, auto_reload=False, cache_size=-1, loader=loader)
+        self._made = made
+        for name in ("lipsum", "cycler", "joiner"):
+            self.globals.pop(name, None)
+
+    def compile(  # type: ignore[override]  # as in its base class
+        self, source: str | nodes.Template, name: str | None = None, *_: Any, **__: Any
+    ) -> CodeType:
+        return self._made.get(_compiled, str(source), name or "")
 
 
 class Prompts:
@@ -256,14 +275,15 @@ class Prompts:
     A template is chosen by name and locale: `system.zh-TW.j2`, else `system.zh.j2`, else `system.j2`.
     """
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        """Load sources by name."""
+    def __init__(self, sources: Mapping[str, str], before: Prompts | None = None) -> None:
+        """Load sources by name. Those that are the same in `before` are not compiled and analyzed again."""
         self.project_names = frozenset(sources)
         """Names of the project's templates; only these can be invalid."""
         self._sources = {**shipped_templates(), **sources}
         self._variables: dict[str, frozenset[str]] = {}
         self._check_results: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
-        self._environment = _environment(loader=FunctionLoader(self._load))
+        self._made: _Made = _Made(before._made if before else None)
+        self._environment = _Environment(self._made, FunctionLoader(self._load))
         self._graph = TemplateGraph(self._sources.keys(), self._analyze, frozenset(self._environment.globals))
 
     def names(self) -> list[str]:
@@ -386,7 +406,7 @@ class Prompts:
         return (self._sources[name], f"{PROMPTS_FOLDER}/{name}", None) if name in self._sources else None
 
     def _analyze(self, name: str) -> TemplateAnalysis:
-        return _analyzed(self._sources[name], name)
+        return self._made.get(_analyzed, self._sources[name], name)
 
     def _referenced(self, name: str) -> Iterator[str]:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,20 @@ def test_the_closure_contains_all_reachable_templates() -> None:
     assert prompts.closure(["v.j2"]) == {"v.j2": "v"}
     assert prompts.closure(["broken.j2"]) == {"broken.j2": "{{"}
     assert prompts.closure(["nowhere.j2"]) == {"nowhere.j2": ""}
+
+
+def test_an_edit_compiles_one_of_many_templates() -> None:
+    sources = {f"t{index}.j2": f"{{{{ a }}}} {index}" for index in range(600)}
+    seconds, prompts, problems = [], Prompts({}), list[Problem]()
+    for text in ("{{ a }}", "{{ a", "{{ a }} {{ b }}"):
+        start = time.thread_time()
+        prompts = Prompts({**sources, "t7.j2": text}, prompts)
+        problems += prompts.problems()
+        seconds.append(time.thread_time() - start)
+    assert [problem.path for problem in problems] == ["prompts/t7.j2"]
+    assert [problem.message for problem in prompts.check("t7.j2", ["a"])] == ["'b' is undefined; there are: a"]
+    assert prompts.render("t8.j2", "en", {"a": "A"}) == "A 8"
+    assert max(seconds[1:]) < seconds[0] / 4
 
 
 def test_placeholder_objects_accept_any_operation() -> None:
