@@ -308,7 +308,7 @@ def _add_examples(paths: dict[str, Any]) -> None:
 
 
 def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None = None) -> APIRouter:
-    """Return the routes below `/agent`, `/v1`, `/agui`, `/mcp` and `/a2a`, for `app.include_router`.
+    """Return all routes but those of probes and the console, for `app.include_router`.
 
     Args:
         runtime: the runtime to serve. It must stay open as long as the app runs.
