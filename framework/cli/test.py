@@ -200,7 +200,7 @@ async def _save(location: Location, results: Sequence[CaseResult]) -> None:
         try:
             async with open_project_store(location) as store:
                 await store.case_results.add(results)
-        except StoreError as error:
+        except (StoreError, ConfigError) as error:  # the cases need no store, nor the driver of one
             click.secho(f"the results are not saved: {error.message}", fg="yellow", err=True)
 
 

@@ -207,3 +207,11 @@ def test_results_of_cases_and_of_scored_runs_are_saved_in_an_existing_store(tmp_
     assert agentsd_in_process("test", "--against", ".", cwd=tmp_path).returncode == 0
     test = ("test", "it echoes", 1, None)
     assert latest() == [test, ("runs", "", 1, run_id), test]
+
+
+def test_a_store_that_cannot_be_opened_fails_no_case(tmp_path: Path) -> None:
+    """Where the cases of a project are tested, the driver of its store may be missing."""
+    write(project(tmp_path), {"agentsd.yaml": "store: {url: 'mysql://host/database'}\n"})
+    done = agentsd_in_process("test", cwd=tmp_path)
+    assert (done.returncode, "1 passed, 0 failed" in done.stdout) == (0, True)
+    assert "the results are not saved: store.url: mysql is not supported" in done.stderr
