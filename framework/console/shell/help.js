@@ -64,6 +64,7 @@ function shortcuts() {
       t("An approval"),
       [
         ["A", t("Approve")],
+        ["M", t("Remember…")],
         ["E", t("Edit; again: undo the edits")],
         ["R", t("Reject")],
         ["S", t("Respond")],
