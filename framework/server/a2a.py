@@ -161,8 +161,8 @@ class _Contexts(ServerCallContextBuilder):
 
     def build(self, request: Request) -> ServerCallContext:
         headers = dict(request.headers)
-        if version := request.query_params.get(VERSION_HEADER):
-            headers.setdefault(VERSION_HEADER.lower(), version)
+        if not headers.get(VERSION_HEADER.lower()) and (version := request.query_params.get(VERSION_HEADER)):
+            headers[VERSION_HEADER.lower()] = version
         return ServerCallContext(state={"headers": headers, "request": request})
 
 
@@ -399,7 +399,7 @@ class TaskHandler(RequestHandler):
         agent = agent_for(identity, agent_named(request.path_params["agent"], known), known)
         if agent is not None:
             self._service.runtime.catalog.current.agent(agent)
-        version = context.state["headers"].get(VERSION_HEADER.lower(), PROTOCOL_VERSION_0_3)
+        version = context.state["headers"].get(VERSION_HEADER.lower()) or PROTOCOL_VERSION_0_3
         return _Call(identity, agent, request.scope[_PAGES], version)
 
     async def _load(self, call: _Call, task_id: str) -> tuple[OwnedRun, RunState]:

@@ -325,6 +325,27 @@ def test_a_push_that_fails_is_repeated_also_by_another_process_and_then_given_up
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("headers", [{}, {"a2a-version": ""}, {"a2a-version": "0.3"}])
+def test_a_client_without_a_version_gets_push_notifications_of_0_3(tmp_path: Path, headers: dict[str, str]) -> None:
+    message = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hi"}], "kind": "message"}
+
+    async def main() -> None:
+        with listening() as hook:
+            async with (
+                started(tmp_path, "hello", files={**FILES, **hook.settings()}) as server,
+                httpx.AsyncClient(trust_env=False) as http,
+            ):
+                params = {"message": message, "configuration": {"pushNotificationConfig": {"url": hook.url}}}
+                body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
+                answer = (await http.post(f"{server.url}/a2a/billing", json=body, headers=headers)).json()
+                assert answer["result"]["status"]["state"] == "completed", answer
+                await send_pushes(server.runtime)
+        [(_, told)] = hook.received
+        assert (told["kind"], told["status"]["state"]) == ("task", "completed")
+
+    asyncio.run(main())
+
+
 def test_a_receiver_that_cannot_be_read_does_not_end_the_notifications_of_others(tmp_path: Path) -> None:
     async def main() -> None:
         with listening() as hook:
