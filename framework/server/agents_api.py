@@ -377,7 +377,7 @@ async def suggest_rules(
 
 @routes.get("/agents/{name}/cases", response_model=AgentCases, responses=error_responses(404))
 async def list_case_results(identity: Reader, runtime: ServedRuntime, name: str) -> object:
-    """List the last results of each case of an agent. Only keys without a tenant see stored runs among them."""
+    """List the last results of each case of an agent. Only keys with full access see those of stored runs."""
     _visible_agent(runtime.catalog.current, name, identity)
     by_case: dict[str, list[CaseResult]] = {}
     for one in await runtime.store.case_results.latest(name):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from fastapi import FastAPI
 
+from framework import Runtime
+from framework.server import Identity, router
+from framework.store.types import CaseResult
 from tests.support.api_keys import key_entry
 from tests.support.projects import agent, write
 from tests.support.served import Served, served
@@ -254,3 +261,45 @@ def test_decisions_suggest_a_rule_and_those_of_other_tenants_are_respected_but_n
         [kept] = suggested("acme")["suggestions"]
         assert (kept["kind"], kept["rejected"], suggested("acme")["diff"]) == ("kept", 0, "")
         assert server.request("GET", "/agent/agents/none/suggestions").status_code in (401, 404)
+
+
+def _same(identity: Identity, _: object) -> Identity:
+    return identity
+
+
+def test_results_of_stored_runs_are_shown_to_keys_with_full_access_only(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    case = CaseResult(agent="one", name="greets", source="test", digest="d", attempts=2, passed=1, failure="no hello")
+    run = case.model_copy(update={"name": "", "source": "runs", "run_id": "run_1", "failure": "of another tenant"})
+    reader = Identity("reader", roles=frozenset({"read"}))
+    clients = {
+        "full": Identity("full", single_user=True),
+        "reader": reader,
+        "acme": Identity("acme", tenant="acme", roles=reader.roles),
+        "other agents": Identity("two", agents=("two",)),
+        "chatter": Identity("chatter", roles=frozenset({"chat"})),
+    }
+
+    async def main() -> dict[str, object]:
+        found: dict[str, object] = {}
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            await runtime.store.case_results.add([case, run])
+            app = FastAPI()
+            for number, identity in enumerate(clients.values()):
+                app.include_router(router(runtime, identify=partial(_same, identity)), prefix=f"/{number}")
+            transport = httpx2.ASGITransport(app, client=("192.0.2.7", 1))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
+                for number, name in enumerate(clients):
+                    reply = await http.get(f"/{number}/agent/agents/one/cases")
+                    data = reply.json()
+                    found[name] = sorted(one["name"] for one in data["cases"]) if "cases" in data else reply.status_code
+        return found
+
+    shown = asyncio.run(main())
+    assert shown == {
+        "full": ["", "greets"],
+        "reader": ["greets"],
+        "acme": ["greets"],
+        "other agents": 404,
+        "chatter": 403,
+    }
