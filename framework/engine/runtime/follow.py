@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
 from contextvars import Context
+from typing import Any
+from weakref import WeakValueDictionary
 
 from framework.engine.context.events import EventHub, EventReader, MessageKey, TextDelta, TextKind, read_piece
 from framework.engine.run_report import build_result
@@ -226,18 +228,26 @@ _TEXTS = (ContentReceived, Thought)
 """Number of stored events after which the event loop may do other work."""
 
 
+class _Rows(list[Mapping[str, Any]]):
+    """The stored events of a run that has ended, which its readers share while they read them."""
+
+
+Shared = WeakValueDictionary[tuple[str, int], _Rows]
+"""What readers have in hand, by run and number of the event before: clients that stall take no memory each."""
+
+
 class RunFollowers:
     """Follows the runs of a store for the callers of one runtime."""
 
     def __init__(self, launcher: Launcher, resumer: RunResumer) -> None:
         self._launcher, self._resumer = launcher, resumer
-        self._remote_runs = RemoteRuns(launcher)
+        self._remote_runs, self._shared = RemoteRuns(launcher), Shared()
 
     def follow(
         self, run_id: str, after: int, caller: Caller, *, through_pauses: bool = False
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a run after a number; see `Runtime.follow`."""
-        follower = _Follower(self._launcher, self._resumer, self._remote_runs, run_id, caller)
+        follower = _Follower(self._launcher, self._resumer, self._remote_runs, self._shared, run_id, caller)
         return follower.events(after, through_pauses=through_pauses)
 
     async def result(self, run_id: str, caller: Caller) -> RunResult:
@@ -274,11 +284,12 @@ class _Follower:
         launcher: Launcher,
         resumer: RunResumer,
         remote_runs: RemoteRuns,
+        shared: Shared,
         run_id: str,
         caller: Caller,
     ) -> None:
         self._launcher, self._resumer, self._store = launcher, resumer, launcher.store
-        self._remote_runs = remote_runs
+        self._remote_runs, self._shared = remote_runs, shared
         self._run: RemoteRun | None = None
         """The run as other processes report it, once this reader waits for events."""
         self._run_id, self._caller = run_id, caller
@@ -383,7 +394,7 @@ class _Follower:
     async def _stored(self) -> AsyncGenerator[Event, None]:
         """Yield the stored events that the caller does not have."""
         try:
-            rows = await self._store.events(self._run_id, self._last)
+            rows = await self._rows()
         except StoreError:
             if self._launcher.is_closed:
                 return  # the store may be closed as well
@@ -395,6 +406,15 @@ class _Follower:
             yield self._passed(event)
             if number % _BATCH == 0:
                 await asyncio.sleep(0)
+
+    async def _rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return the stored events that the caller does not have; the same list for all readers of an ended run."""
+        key = (self._run_id, self._last)
+        if self._status in OPEN_STATUSES:
+            return await self._store.events(*key)
+        if (rows := self._shared.get(key)) is None:
+            rows = self._shared.setdefault(key, _Rows(await self._store.events(*key)))
+        return rows
 
     def _passed(self, event: Event) -> Event:
         """Return a numbered event, which the caller now has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -539,5 +540,25 @@ def test_a_failing_store_ends_following_with_its_error(tmp_path: Path) -> None:
             after = (await _collect(runtime.follow(paused.run_id)))[-1].seq
             await runtime.decide(paused.run_id, {paused.pending[0].id: Approve()})
             assert isinstance((await _collect(runtime.follow(paused.run_id, after)))[-1], events.RunFinished)
+
+    asyncio.run(main())
+
+
+def test_readers_that_stall_share_the_events_of_an_ended_run(tmp_path: Path, file_url: str) -> None:
+    async def main() -> None:
+        async with opened(project(tmp_path), file_url, ScriptedModel("long " * 40_000)) as runtime:
+            run_id = (await runtime.run("go")).run_id
+            readers = [runtime.follow(run_id) for _ in range(20)]
+            await anext(readers[0])
+            tracemalloc.start()
+            try:
+                for reader in readers[1:]:
+                    await anext(reader)
+                added, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert added < 3_000_000, "each reader would hold 400 kB"
+            for reader in readers:
+                await reader.aclose()
 
     asyncio.run(main())
