@@ -45,7 +45,7 @@ def outcomes_page() -> Iterator[str]:
     yield "\n## Exit codes\n"
     yield from table(("exit code", "meaning"), [(code(str(number)), text) for number, text in EXIT_CODES.items()])
     yield "\n## Warnings\n"
-    yield "A warning is an event of a run that goes on.\n"
+    yield "A warning is an event of a run that continues.\n"
     yield from table(("code", "meaning"), [(code(name), text) for name, text in WARNINGS.items()])
 
 

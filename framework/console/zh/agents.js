@@ -93,7 +93,7 @@ export default {
   "Shared budgets": "共享预算",
   Hooks: "钩子",
   Skills: "技能",
-  "{tokens} tokens, {files} other files": "{tokens} 个 token，{files} 个其他文件",
+  "{tokens} tokens, {files} other files": "{tokens} 个词元，{files} 个其他文件",
   "in the system prompt": "在系统提示词中",
   "It asks for {tools}, which permits nothing.": "它请求 {tools}，但这不授予任何权限。",
   "Sub-agents": "子智能体",

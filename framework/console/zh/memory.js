@@ -10,11 +10,11 @@ export default {
   "Text of tools, files or servers was in the conversation that led to it.":
     "产生它的对话中包含工具、文件或服务器的文本。",
   untrusted: "不可信",
-  "Runs that have begun with it keep it until they end.": "已带着它开始的运行会保留到结束。",
+  "Runs that have begun with it keep it until they end.": "已经带着它开始的运行会一直使用到结束。",
   "Forget this note?": "忘记这条笔记？",
   "The note was forgotten": "已忘记这条笔记",
   "No note contains this": "没有笔记包含这些文字",
   "Agents with the key memory in their file keep notes here, each approved by a person.":
     "文件中带有 memory 键的智能体会在这里保存笔记，每条都经人批准。",
-  "No notes are stored": "没有保存笔记",
+  "No notes are stored": "尚无笔记",
 };
