@@ -275,17 +275,36 @@ def insert_key(connection: sa.Connection, idempotency: IdempotencyKey, run_id: s
     columns = idempotency_keys.c
     created_at = now + idempotency.seconds - IDEMPOTENCY_SECONDS
     row = {"digest": idempotency.digest, "run_id": run_id, "created_at": created_at}
-    key = content_digest(f"{len(idempotency.scope)}:{idempotency.scope}{idempotency.key}")
+    key = _key_digest(idempotency)
     is_expired = columns.created_at <= now - IDEMPOTENCY_SECONDS
     upsert = insert_into(idempotency_keys, connection.dialect.name).values(key=key, **row)
     upsert = upsert.on_conflict_do_update(index_elements=["key"], set_=row, where=is_expired)
     if connection.execute(upsert.returning(columns.run_id)).one_or_none() is not None:
         return run_id
-    earlier = connection.execute(sa.select(columns.digest, columns.run_id).where(columns.key == key)).one()
+    earlier = find_key(connection, idempotency, now)
+    assert earlier is not None, "the key that was not inserted is valid"
+    return earlier
+
+
+def find_key(connection: sa.Connection, idempotency: IdempotencyKey, now: float) -> str | None:
+    """Return the id of the run of an idempotency key; None if there is no valid one.
+
+    Raises:
+        IdempotencyConflict: the key was used for a different request.
+    """
+    columns = idempotency_keys.c
+    is_valid = (columns.key == _key_digest(idempotency), columns.created_at > now - IDEMPOTENCY_SECONDS)
+    earlier = connection.execute(sa.select(columns.digest, columns.run_id).where(*is_valid)).one_or_none()
+    if earlier is None:
+        return None
     if earlier.digest != idempotency.digest:
         problem = "the idempotency key was used for a different request in the last 24 hours"
         raise IdempotencyConflict(f"{problem}: use a new key for a new request")
     return str(earlier.run_id)
+
+
+def _key_digest(idempotency: IdempotencyKey) -> str:
+    return content_digest(f"{len(idempotency.scope)}:{idempotency.scope}{idempotency.key}")
 
 
 def delete_expired_keys(connection: sa.Connection, now: float) -> None:

@@ -353,6 +353,10 @@ class Store(StoreSignals):
 
         return await self._database.write(work, committed, is_request=True)
 
+    async def run_of_key(self, idempotency: IdempotencyKey) -> str | None:
+        """Return the id of the run that was saved with an idempotency key; raises IdempotencyConflict."""
+        return await self._database.read(lambda connection: sql_queue.find_key(connection, idempotency, self.now()))
+
     async def triggers(self) -> Mapping[str, TriggerState]:
         """Return what each trigger has started, by name, also of triggers that were removed."""
         return await self._database.read(sql_triggers.load_triggers)

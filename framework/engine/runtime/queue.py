@@ -216,7 +216,12 @@ class RunQueue:
         stored, message = await stored_options(options), await content.to_message()
         generation = self._catalog.current
         conversation = await self._starter.check(message, options, generation)
-        await self._admission.admit(generation.settings.work.max_waiting)
+        try:
+            await self._admission.admit(generation.settings.work.max_waiting)
+        except QueueFull:
+            if idempotency is None or (earlier := await self._store.run_of_key(idempotency)) is None:
+                raise
+            return await self._submitted(earlier)
         has_history = "history" in options
         request = RunRequest(
             message=message,
@@ -236,6 +241,10 @@ class RunQueue:
         self._work.wake()
         if run_id == request.run_id:
             return Submitted(run_id, request.conversation_id)
+        return await self._submitted(run_id)
+
+    async def _submitted(self, run_id: str) -> Submitted:
+        """Return a run that an earlier request with the same idempotency key has submitted."""
         return Submitted(run_id, (await self._store.load_run(run_id)).conversation_id)
 
     def claim_soon(self) -> None:

@@ -228,6 +228,26 @@ def test_the_same_idempotency_key_returns_the_same_run(tmp_path: Path, local_url
     asyncio.run(main())
 
 
+def test_a_full_queue_refuses_no_repetition_of_an_accepted_request(tmp_path: Path, local_url: str | None) -> None:
+    async def main() -> None:
+        root, gate = write(project(tmp_path), {"agentsd.yaml": "work: {max_waiting: 1, concurrency: 1}\n"}), Gate()
+        async with opened(root, local_url, ScriptedModel(script=echo), tools=gate.tools()) as runtime:
+            await runtime.submit("hold")
+            await gate.began.wait()
+            key = IdempotencyKey("scope", "key", "digest")
+            waiting = await runtime.submit("m", idempotency=key)
+            for other in (None, IdempotencyKey("scope", "other", "digest")):
+                with pytest.raises(QueueFull):
+                    await runtime.submit("m", idempotency=other)
+            assert await runtime.submit("m", idempotency=key) == waiting
+            with pytest.raises(IdempotencyConflict):
+                await runtime.submit("m", idempotency=IdempotencyKey("scope", "key", "another"))
+            gate.opened.set()
+            assert (await runtime.result(waiting.run_id)).output == "to m"
+
+    asyncio.run(main())
+
+
 def test_a_queued_run_can_be_cancelled(tmp_path: Path, local_url: str | None) -> None:
     async def main() -> None:
         gate = Gate()
