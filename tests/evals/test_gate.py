@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from framework import ConfigError, Runtime, tool
 from framework.config.settings import ComparisonGate, ReloadSettings, Settings
 from framework.evals import comparison, runner
 from framework.evals.suite import Judgement
+from framework.store.case_results import StoredCaseResults
+from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import GenerationNotFound
 from framework.types.events import ConfigRejected, ConfigReloaded
@@ -462,3 +465,34 @@ def test_the_results_of_the_gate_are_saved_also_those_of_the_start(tmp_path: Pat
         assert failed.at >= passed.at
 
     live(project(tmp_path), body)
+
+
+def test_a_start_that_is_cancelled_while_the_results_are_saved_closes_what_it_has_opened(tmp_path: Path) -> None:
+    plugin = """
+        async def setup(context):
+            context.deps.append("up")
+
+        async def teardown(context):
+            context.deps.append("down")
+    """
+    write(project(tmp_path), {"plugins/p.py": dedent(plugin)})
+
+    async def main() -> None:
+        reached, log, store = asyncio.Event(), list[str](), MemoryStore()
+
+        class Stalled(StoredCaseResults):
+            async def add(self, _: object) -> None:
+                reached.set()
+                await asyncio.Event().wait()
+
+        store.case_results = Stalled(store._database)
+        starting = asyncio.create_task(
+            Runtime.open(tmp_path, settings=GATED, store=store, deps=log, watch=False).__aenter__()
+        )
+        await reached.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert log == ["up", "down"]
+
+    asyncio.run(main())

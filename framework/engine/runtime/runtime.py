@@ -209,8 +209,8 @@ class Runtime:
         lease = project.settings.store.lease
         store = await open_store(store, project.root, lease) if isinstance(store, str) else store or memory_store()
         runtime = cls(project, store, clients, deps, work=work, single_user=single_user)
-        await saved.open(store)
         try:
+            await saved.open(store)
             async with (
                 watching(project.catalog, project.settings.reload) if watch else nullcontext() as runtime.watcher
             ):
