@@ -25,6 +25,7 @@ from framework.tools.toolset import CLIENT
 from framework.types.errors import ConfigError, ToolError
 from framework.types.installation import write_private_file
 from framework.types.messages import ToolDefinition
+from framework.types.redact import redact
 from framework.types.spec import RISKS, Risk
 from framework.types.text import did_you_mean, shorten
 
@@ -90,15 +91,17 @@ class RefreshedSource:
         self._wake = asyncio.Event()
         """Set to read the description at once."""
         self._watching: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def start(self) -> None:
         """Read the description, and read it again in the background."""
-        is_read = await self._look()
-        if self._refresh is not None:
+        is_read = await self._read()
+        if self._refresh is not None and not self._is_closed:  # the server may have been removed meanwhile
             self._watching = asyncio.create_task(self._watch(self._refresh, is_read), name=self.name)
 
     async def close(self) -> None:
         """Stop reading the description."""
+        self._is_closed = True
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
@@ -106,6 +109,13 @@ class RefreshedSource:
     async def _look(self) -> bool:
         """Read the description, and set the tools and faults. Return whether it could be read."""
         raise NotImplementedError
+
+    async def _read(self) -> bool:
+        try:
+            return await self._look()
+        except Exception as error:  # noqa: BLE001 - whatever a server sends must not end the reading
+            self.faults = (f"{self.name} cannot be read: {redact(f'{type(error).__name__}: {error}')}",)
+            return False
 
     async def _watch(self, refresh: float, is_read: bool) -> None:
         pause = self._first_retry
@@ -115,7 +125,7 @@ class RefreshedSource:
             self._wake.clear()
             pause = self._first_retry if is_read else min(pause * 2, _MAX_RETRY_SECONDS)
             before = (self.tools, self.faults)
-            is_read = await self._look()
+            is_read = await self._read()
             if (self.tools, self.faults) != before:
                 self._changed()
 

@@ -93,6 +93,8 @@ class McpSource:
             self._connection_fault = f"{self.name} needs the MCP SDK ({error}): {install_command('agentsd[mcp]')}"
             self._changed()
             return
+        if self._settled.is_set():  # the server was removed meanwhile
+            return
         callbacks = callbacks_type(on_tools_changed=self._stale.set, on_disconnect=self._on_disconnect)
         self._client = client_type(self.name, self._server, callbacks, self._login(None, None))
         self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # outside the trace of any run

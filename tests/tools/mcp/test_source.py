@@ -55,6 +55,19 @@ def npm_server(script: Path, *arguments: str) -> McpServer:
     return McpServer(command=(node() or "", str(script), *arguments))
 
 
+def test_a_server_that_is_removed_while_it_starts_is_not_started(tmp_path: Path) -> None:
+    async def main() -> None:
+        before, world = children(), World("docs", raw(tmp_path))
+        starting = asyncio.create_task(world.source.start())
+        await asyncio.sleep(0)
+        await world.source.close()
+        await starting
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert children() <= before
+
+    asyncio.run(main())
+
+
 # --- third-party servers
 
 
