@@ -55,7 +55,7 @@ Overlap = Literal["skip", "queue", "allow"]
 
 
 class HmacScheme(Frozen):
-    """A signature in a header: the HMAC of the body, or of `TIMESTAMP.BODY`."""
+    """A signature in a header: the HMAC of the body, or of `TIME.BODY`."""
 
     header: HeaderName
     """Header with the signature."""

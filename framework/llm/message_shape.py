@@ -366,7 +366,7 @@ def estimate_tokens(text: str) -> int:
 def message_tokens(message: Message) -> int:
     """Return the estimated number of tokens of a message, with its tool calls and files.
 
-    For the formulas of files see `framework.types.media_format`.
+    For the formulas of files see `framework.types.media`.
     """
     calls = [[call.tool, call.arguments] for call in message.tool_calls]
     text = message.content + (encode_json(calls).decode() if calls else "")

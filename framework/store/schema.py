@@ -113,7 +113,7 @@ runs = sa.Table(
 """One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
 
 `request` is set while the run is queued. `turn` is set when it starts. The columns from `input_tokens` to `model_uses`
-are set while the run is paused, and once it has ended; see `run_figures`. `ended_at` is set from the end of the run
+are set while the run is paused, and once it has ended; see `figure_columns`. `ended_at` is set from the end of the run
 until its data is pruned.
 
 `owner` is the name of the lease under which a run is held, and `process` the process that holds it: see `processes`.
