@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from itertools import groupby
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -433,15 +434,17 @@ def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
     precede the first entry with a later timestamp.
     """
     place = {call_id: index for index, call_id in enumerate(state.calls)}
-    own = sorted(state.trace, key=lambda entry: (entry.step, place.get(entry.call_id, len(place))))
+    own: list[TraceEntry] = []
+    for _, turns in groupby(state.trace, lambda entry: entry.call_id in place):  # an answer is in no place
+        own += sorted(turns, key=lambda entry: place.get(entry.call_id, 0))
     before: dict[int, list[TraceEntry]] = {}
     for key, child in state.children.items():
-        if entries := [*_trace_entries(child)]:
-            end = entries[-1].timestamp
+        if inner := [*_trace_entries(child)]:
+            end = inner[-1].timestamp
             follows = (
                 i for i, entry in enumerate(own) if entry.call_id == key or (key not in place and entry.timestamp > end)
             )
-            before.setdefault(next(follows, len(own)), []).extend(entries)
+            before.setdefault(next(follows, len(own)), []).extend(inner)
     for index, entry in enumerate(own):
         yield from before.get(index, ())
         yield entry

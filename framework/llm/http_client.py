@@ -57,7 +57,7 @@ def _problem(url: str) -> str:
     if not url:
         return "it is empty"
     if not url.lower().startswith(("http://", "https://")):
-        return "it does not begin with http:// or https://"
+        return "it does not start with http:// or https://"
     if any(char in _FORBIDDEN or char.isspace() or not char.isprintable() for char in url):
         return "it contains a character that is not allowed in a URL"
     try:

@@ -46,7 +46,7 @@ def ask(root: Path, message: str, agent: str | None = None) -> RunResult:
         ("写一个函数", "coder", [], []),
         ("帮我分析一下 data/logs/app.log", "log-analyst", ["log_transform"] * 3, ["ERROR"]),
         ("帮我搜索包含 'calculator' 的文件", "assistant", ["search_files"], ["agents.d/assistant.yaml"]),
-        ("搜索不存在的文件", "assistant", ["search_files"], ["没有找到"]),
+        ("搜索不存在的文件", "assistant", ["search_files"], ["Nothing was found"]),
         ("what is in this repository?", "repo-analysis", ["list_dir"], ["agents.d/"]),
         ("a bug: search for 'ToolError'", "code-diagnosis", ["search_files"], ["plugins/dates.py"]),
         ("what time is it now?", "assistant", ["dates.now"], ["20"]),

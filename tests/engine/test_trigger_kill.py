@@ -88,8 +88,8 @@ def test_each_time_and_each_delivery_makes_one_run_under_kills(tmp_path: Path, n
 # --- the command itself: a report every morning, and the issues that GitHub reports
 
 ZONE = ZoneInfo("Europe/Berlin")
-EVE = datetime(2026, 3, 27, 8, tzinfo=ZONE)
-"""In the second night after it, clocks are set forward."""
+EVE = datetime(2026, 3, 27, 10, tzinfo=ZONE)
+"""After the morning of its day. In the second night after it, clocks are set forward."""
 SECRET = "of-the-" + "hook-0123456789"
 DESK = '''
 import asyncio, json, os
@@ -260,7 +260,7 @@ def test_a_report_and_an_issue_whose_processes_are_killed_are_each_finished_once
             office.kill("serve", "worker")
             day += 1
             office.plans = {key: some_plan(random) for key in ("report", "issue")}
-            await office.at(EVE + timedelta(days=day, hours=1, seconds=-0.5))
+            await office.at(EVE + timedelta(days=day, hours=-1, seconds=-0.5))
             office.start("serve", "worker")
             async with asyncio.TaskGroup() as group:
                 group.create_task(office.kill_soon())

@@ -235,9 +235,9 @@ def test_a_plan_that_is_always_sent_back_ends_with_its_script(tmp_path: Path) ->
 def test_files_of_a_case_are_sent_with_its_first_message(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png())
     shop(tmp_path)
-    sent = case("{output: '1 file received'}", files="[a.png]", message="hello")
+    sent = case("{output: 'files received'}", files="[a.png]", message="hello")
     assert failures(tmp_path, sent) == []
-    unread = "{output: '1 file received', status: completed}"
+    unread = "{output: 'files received', status: completed}"
     lost = case(unread, files="[gone.png]", message="hello")
     assert failures(tmp_path, lost)[0].startswith(f"cannot read {tmp_path / 'gone.png'}: No such file")
     for outside in ("../a.png", "/etc/a.png", "~/a.png"):

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
+from weakref import WeakSet
 
 from framework.store.types import CancelAccepted, RunRecord
 from framework.types.budget import BudgetUse
@@ -66,7 +67,7 @@ class EventHub:
         self._in_progress: dict[Path, _Message] = {}
         self._dropped = 0
         """Number of the last event that a later reader does not get."""
-        self._readers: list[EventReader] = []
+        self._readers = WeakSet[EventReader]()  # one that its owner drops without closing it collects nothing more
         self._is_awaited = False
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -163,12 +164,12 @@ class EventHub:
         for message in self._in_progress.values():
             for kind in message.texts:
                 reader.add_text(message, kind, 0)
-        self._readers.append(reader)
+        self._readers.add(reader)
         return reader
 
     def detach(self, reader: EventReader) -> None:
         """Forget a reader that has left; if it is waiting, it ends."""
-        self._readers.remove(reader)
+        self._readers.discard(reader)
         self._wake()
 
     async def wait(self) -> None:
