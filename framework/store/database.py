@@ -641,7 +641,9 @@ class Database:
             task = asyncio.current_task()
             if not work.cancelled() or (task is not None and task.cancelling()):
                 raise
-            raise StoreError(f"store {self.name}: other writes take longer than {seconds:.3g} s; try again") from None
+            raise StoreError(
+                f"store {self.name}: other writes take longer than {round(seconds, 1):g} s; try again"
+            ) from None
         finally:
             timer.cancel()
 

@@ -210,7 +210,9 @@ def test_what_decisions_suggest_is_in_the_language_of_the_console(tmp_path: Path
             async with open_page(server, "#/agents/desk?tab=decisions", language="zh") as page:
                 cards = page.locator("#agent-panel .card")
                 await expect(cards.nth(0)).to_contain_text("询问 5 次 · 批准 5 次 · 涉及 1 人此修改会放行其中 5 次")
-                await expect(cards.nth(1)).to_contain_text("询问 5 次 · 驳回或改动 5 次 · 涉及 1 人此修改会全部拒绝。")
+                await expect(cards.nth(1)).to_contain_text(
+                    "询问 5 次 · 驳回或改动 5 次 · 涉及 1 人此修改会拒绝所有这些调用。"
+                )
                 await expect(cards.nth(2)).to_contain_text("写入命令： agentsd policy suggest --apply")
 
     run_in_browser(main())
