@@ -192,13 +192,11 @@ MUTANTS = (
         "config/agents/test_plan_steps",
     ),
     Mutant("engine/plan/executor", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),
-    Mutant(FOLLOW, "if live.seq > self._last + 1 or not (live.seq or self._is_live):", "if False:", FOLLOW_TEST),
     Mutant(FOLLOW, "        if live.seq > self._last:", "        if live.seq:", FOLLOW_TEST),
     Mutant(FOLLOW, "(live.path, live.message_id) in self._complete", "False", FOLLOW_TEST),
     Mutant(FOLLOW, "            await hub.wait_for(self._last)\n", "            pass\n", FOLLOW_TEST),
     Mutant(FOLLOW, "min(after, state.seq)", "after", FOLLOW_TEST),
-    Mutant(FOLLOW, "or not hub.serves(self._last)", "", FOLLOW_TEST),
-    Mutant(PLACES, "taken = min(number, self.free)", "taken = number", SUBMIT_TEST),
+    Mutant(PLACES, "taken = min(number, self.free)", "taken = number", "engine/runtime/test_worker_slots"),
     Mutant(QUEUE, "if request.attempts and not await self._may_start(claim):", "if False:", SUBMIT_TEST),
     Mutant(PLACES, "        self._on_free()  # not after", "        # not after", SUBMIT_TEST),
     Mutant(
@@ -219,12 +217,6 @@ MUTANTS = (
     Mutant(V1 + "request", "if body.n not in (None, 1):", "if False:", "server/openai/test_client_request"),
     Mutant(
         "engine/model_call/turn", "_CLOSING_TAG.sub('', text)", "text", "engine/model_call/test_caller_instructions"
-    ),
-    Mutant(
-        "engine/runtime/launcher",
-        "            await asyncio.wait([active.stream.end()])",
-        "            pass",
-        FOLLOW_TEST,
     ),
     Mutant("store/database", "raise cancelled.with_traceback(None) from None", "raise", "store/test_signals"),
 )

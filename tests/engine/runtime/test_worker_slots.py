@@ -36,3 +36,10 @@ def test_nobody_waits_for_a_look_after_the_end() -> None:
             await known
 
     asyncio.run(main())
+
+
+def test_no_more_slots_are_acquired_than_are_free() -> None:
+    slots = WorkerSlots(2)
+    assert [slots.acquire(), slots.acquire(), slots.acquire()] == [1, 1, 0]
+    slots.release()
+    assert (slots.acquire(5), slots.taken, slots.free) == (1, 2, 0)
