@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from framework.types.errors import ConfigError
 from framework.types.messages import Message, Usage
 from framework.types.spec import ModelSettings
 from tests.support.cases import cases, each
-from tests.support.paths import ROOT
 from tests.support.wire import says, wire_server
 
 USER = Message(role="user", content="hi")
@@ -179,14 +177,6 @@ def test_an_invalid_table_of_capabilities_is_a_clear_error(tmp_path: Path, text:
 
     assert str(table) in str(caught.value)
     assert message in str(caught.value)
-
-
-def test_every_capability_is_documented_in_order() -> None:
-    (keys,) = re.findall(
-        r"capabilities: +# every key is optional.*?\n(.*?)```", (ROOT / "docs/settings.md").read_text(), re.S
-    )
-
-    assert re.findall(r"^      (\w+):", keys, re.M) == list(Capabilities.model_fields)
 
 
 def test_known_values_override_and_unknown_ones_are_filled() -> None:
