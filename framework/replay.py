@@ -22,7 +22,8 @@ from framework.engine.runtime.presence import RunReleaser
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.request import RUNTIME_CALLER
 from framework.engine.runtime.resume import RunResumer
-from framework.evals.runner import reachable_agents, without_budgets, without_router_model
+from framework.evals.runner import reachable_agents, without_budgets
+from framework.evals.suite import without_router_model
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.store.url import memory_store
 from framework.store.views import StoredRun

@@ -32,6 +32,7 @@ from framework.config.overlay import environment_in
 from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError, Prompts, shipped_templates
 from framework.config.yaml.agent_keys import written_agent
+from framework.config.yaml.document import BlockDumper
 from framework.engine.context.policy import VerdictKind
 from framework.engine.routing import NO_AGENTS
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
@@ -87,14 +88,6 @@ def list_agents(project: str, as_json: bool) -> int:
     return 0
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines as people do: as a block of its lines."""
-
-    def represent_scalar(self, tag: str, value: Any, style: str | None = None) -> yaml.ScalarNode:
-        """Return the node of a value."""
-        return super().represent_scalar(tag, value, "|" if "\n" in str(value) else style)
-
-
 @command.command("show")
 @click.argument("agent")
 @PROJECT_OPTION
@@ -108,7 +101,9 @@ def show(agent: str, project: str, as_json: bool) -> int:
         print_json({"path": found.path, "digest": found.digest, "spec": spec})
     else:
         click.secho(f"# {found.path}, digest {found.digest}", dim=True)
-        click.echo(yaml.dump(written_agent(found.spec), Dumper=_Dumper, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(
+            yaml.dump(written_agent(found.spec), Dumper=BlockDumper, sort_keys=False, allow_unicode=True), nl=False
+        )
     return 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -44,15 +44,13 @@ from framework.evals.comparison import (
     run_pairs,
     stored_generation,
 )
-from framework.evals.runner import MAX_FAILURE_CHARS, Attempt, CaseRunner, SuccessRate, case_result, rates
-from framework.evals.scoring import Score, expectations, score_run
-from framework.evals.suite import PlacedCase, Suite, read_suite
-from framework.store.types import OPEN_STATUSES, CaseResult, RunInfo, RunQuery
+from framework.evals.runner import Attempt, CaseRunner, SuccessRate, case_result, rates, run_result, score_run
+from framework.evals.suite import PlacedCase, Suite, expectations, own_judge, read_suite
+from framework.store.types import OPEN_STATUSES, RunInfo, RunQuery
 from framework.telemetry.spans import evaluation_span, record_evaluations
 from framework.types.errors import EXIT_NEGATIVE, ConfigError, RequestError, StoreError
 from framework.types.problem import Problem
-from framework.types.redact import redact
-from framework.types.text import did_you_mean, one_line
+from framework.types.text import did_you_mean
 
 HOW_TO = f"there are no cases yet. Create agents.d/AGENT.test.yaml:\n\n{EXAMPLE_CASES}"
 
@@ -84,6 +82,8 @@ class Tried:
 class _Options:
     """Which cases to run, and how."""
 
+    location: Location
+    settings: Settings
     agent: str | None
     name: str | None
     model: str | None
@@ -91,10 +91,16 @@ class _Options:
     against: str | None
     worse_by: float
     confidence: float
+    as_json: bool
 
-    def names(self, placed: PlacedCase) -> bool:
-        """Return whether the name of a case contains the wanted text, in upper or lower case."""
-        return self.name is None or self.name.casefold() in placed.case.name.casefold()
+    def show(self, problems: Iterable[Problem]) -> None:
+        """Print problems, unless the output is JSON, which has them."""
+        for problem in () if self.as_json else problems:
+            show_problem(problem)
+
+
+Report = Callable[[], int]
+"""Prints what was found, and returns the exit code."""
 
 
 @click.command("test")
@@ -146,24 +152,21 @@ def command(path: str, query: str | None, otlp: str | None, as_json: bool, **giv
     the `expect` at the top of the case files, and the results are added to their traces. Exit codes: 0 all passed, or
     not worse; 1 some did not, worse, cannot tell, or there are none.
     """
-    location, options = _locate(path), _Options(**given)
+    location = _locate(path)
     settings = lenient_settings(location)
+    options = _Options(location, settings, as_json=as_json, **given)
     exports = trace_export(settings, otlp) if otlp else nullcontext()
     with exports, prints_on_stderr() if as_json else nullcontext():
         if query is not None:
             if options.against is not None or options.model is not None or options.repeat is not None:
                 raise RequestError("--runs scores what ran: leave out --against, --model and --repeat")
-            scores = asyncio.run(_score(location, settings, options, parse_run_query(query), as_json=as_json))
+            report = asyncio.run(_score(options, parse_run_query(query)))
         elif options.against is not None:
             with _version(options.against, str(location.folder)) as folder:
-                compared = asyncio.run(_compare(location, settings, options, folder, as_json=as_json))
+                report = asyncio.run(_compare(options, folder))
         else:
-            found = asyncio.run(_test(location, settings, options, as_json=as_json))
-    if query is not None:
-        return _report_scores(scores, as_json=as_json)
-    if options.against is not None:
-        return _report_comparison(*compared, options, as_json=as_json)
-    return _report(*found, options.model, as_json=as_json)
+            report = asyncio.run(_test(options))
+    return report()
 
 
 def _locate(path: str) -> Location:
@@ -176,69 +179,96 @@ def _locate(path: str) -> Location:
     return location
 
 
-async def _test(
-    location: Location, settings: Settings, options: _Options, *, as_json: bool
-) -> tuple[list[Tried], Suite, list[Problem]]:
-    await _check_model(options.model, settings)
-    async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
+async def _test(options: _Options) -> Report:
+    await _check_model(options)
+    async with Runtime.open(options.location.root, settings=options.settings, watch=False) as runtime:
         generation = runtime.catalog.current
-        suite, problems, chosen = _cases(generation, location, options, as_json=as_json)
+        suite, problems, chosen = _cases(generation, options)
         bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=options.model)
         tried: list[Tried] = []
         for placed in chosen:
             attempts = [await bench.attempt(placed, generation) for _ in range(options.repeat or placed.repeat)]
             tried.append(Tried(placed, tuple(attempts)))
-            if not as_json:
+            if not options.as_json:
                 _show(tried[-1])
-    await _save(location, [case_result(one.placed, one.attempts, generation, "test", options.model) for one in tried])
-    return tried, suite, problems
+    await _save(tried, generation, options)
+    return partial(_report, tried, suite, problems, options)
 
 
-async def _save(location: Location, results: Sequence[CaseResult]) -> None:
+async def _save(tried: Sequence[Tried], generation: Generation, options: _Options) -> None:
     """Save results in the project's store, if it has one; the console shows their history."""
-    if results and has_store(location):
+    digest, model = generation.digest, options.model
+    results = [case_result(one.placed, one.attempts, digest, "test", model) for one in tried]
+    if results and has_store(options.location):
         try:
-            async with open_project_store(location) as store:
+            async with open_project_store(options.location) as store:
                 await store.case_results.add(results)
         except (StoreError, ConfigError) as error:  # the cases need no store, nor the driver of one
             click.secho(f"the results are not saved: {error.message}", fg="yellow", err=True)
 
 
-def _cases(
-    generation: Generation, location: Location, options: _Options, *, as_json: bool
-) -> tuple[Suite, list[Problem], list[PlacedCase]]:
+def _cases(generation: Generation, options: _Options) -> tuple[Suite, list[Problem], list[PlacedCase]]:
     """Return all cases, the problems of the files, which are shown, and the chosen cases; raises RequestError."""
-    suite = read_suite(generation)
+    suite, file = read_suite(generation), options.location.file
     problems = [*generation.errors, *suite.problems]
-    chosen = [placed for placed in _chosen(suite, generation, location, options) if _fits(placed, options.model)]
+    chosen = [*_chosen(suite, generation, options)]
     if not chosen and suite.cases and options.name is not None:
         names = [placed.case.name for placed in suite.cases]
         raise RequestError(f"no case has {options.name!r} in its name{did_you_mean(options.name, names)}")
-    if not chosen and suite.cases and options.agent is not None and location.file is not None:
-        raise RequestError(f"{location.file} has no cases of agent {options.agent!r}")
-    if not as_json:
-        for problem in problems:
-            show_problem(problem)
+    if not chosen and suite.cases and options.agent is not None and file is not None:
+        raise RequestError(f"{file} has no cases of agent {options.agent!r}")
+    options.show(problems)
     return suite, problems, chosen
 
 
-async def _score(
-    location: Location, settings: Settings, options: _Options, query: RunQuery, *, as_json: bool
-) -> list[tuple[RunInfo, Score]]:
+def _agent_of(generation: Generation, options: _Options) -> str | None:
+    """Return the agent whose cases are run. Raise RequestError if the option and the file name different ones."""
+    location, wanted = options.location, options.agent
+    of_file = location.agent(generation) if location.file and not is_case_file(location.file) else None
+    if wanted and of_file and wanted != of_file:
+        raise RequestError(f"the file is that of agent {of_file!r}, not of {wanted!r}: leave out one of them")
+    return wanted or of_file
+
+
+def _chosen(suite: Suite, generation: Generation, options: _Options) -> Iterator[PlacedCase]:
+    if options.agent is not None:
+        generation.agent(options.agent)
+    agent, file, text = _agent_of(generation, options), options.location.file, (options.name or "").casefold()
+    for placed in suite.cases:
+        is_chosen = agent in (None, placed.agent) and text in placed.case.name.casefold()
+        if file is not None and is_case_file(file):
+            is_chosen = is_chosen and placed.document.path == file
+        if options.model is not None and any(answer.fail for answer in placed.case.model or ()):
+            is_chosen = False  # a scripted failure cannot be repeated with a real model
+        if is_chosen:
+            yield placed
+
+
+async def _check_model(options: _Options) -> None:
+    """Raise ConfigError for a model without a key, once instead of in every case."""
+    if options.model is not None:
+        models = ModelClients({})
+        models.get(options.settings, options.model)
+        await models.close()
+
+
+# --- stored runs
+
+
+async def _score(options: _Options, query: RunQuery) -> Report:
     """Score the stored runs of a query that have ended, show each, and add the results to their traces."""
-    scores: list[tuple[RunInfo, Score]] = []
+    scores: list[tuple[RunInfo, Attempt]] = []
     async with (
-        Runtime.open(location.root, settings=settings, watch=False, gate_start=False) as runtime,
-        open_project_store(location) as store,
+        Runtime.open(options.location.root, settings=options.settings, watch=False, gate_start=False) as runtime,
+        open_project_store(options.location) as store,
     ):
         generation = runtime.catalog.current
-        own_file = location.agent(generation) if location.file and not is_case_file(location.file) else None
-        only = _one_of(options.agent, own_file)
+        only = _agent_of(generation, options)
         known = {name: one for name, one in expectations(generation).items() if only in (None, name)}
         usable = {name: one for name, one in known.items() if name in generation.agents}
-        for one in usable.values() if not as_json else ():
-            if problem := one.own_judge(generation):
-                show_problem(problem)
+        for name, (expect, document) in usable.items():
+            if expect.judge is not None:
+                options.show(own_judge(expect.judge, generation.agents[name], generation, document))
         if not usable:
             hint = "write `expect: {judge: …}` at the top of agents.d/AGENT.test.yaml"
             raise ConfigError(f"no case file says what to expect of all runs: {hint}", generation.errors)
@@ -247,78 +277,59 @@ async def _score(
             if info.agent not in usable or info.status in OPEN_STATUSES:
                 continue
             state, events = await store.load_run(info.run_id), await store.events(info.run_id)
-            result = build_result(state)
-            score = await score_run(usable[info.agent], state, result, events, generation, launch, {})
-            record_evaluations(state.traceparent, score.results)
-            if span := evaluation_span(state.traceparent, score.results, store.now()):
+            expect, _ = usable[info.agent]
+            score = await score_run(expect, state, build_result(state), events, generation, launch, {})
+            results = score.evaluations("run", generation.settings)
+            record_evaluations(state.traceparent, results)
+            if span := evaluation_span(state.traceparent, results, store.now()):
                 await store.add_spans(info.run_id, [span])
             scores.append((info, score))
-            await store.case_results.add([_scored(info, score)])
-            if not as_json:
+            await store.case_results.add([run_result(info, score)])
+            if not options.as_json:
                 _show_score(info, score)
-    return scores
+    return partial(_report_scores, scores, options)
 
 
-def _scored(info: RunInfo, score: Score) -> CaseResult:
-    return CaseResult(
-        agent=score.agent,
-        name="",
-        source="runs",
-        digest=info.digest,
-        attempts=1,
-        passed=score.passed,
-        unknown=score.unknown,
-        cost_usd=info.cost_usd,
-        failure=redact(one_line("; ".join(score.failures), MAX_FAILURE_CHARS)),
-        run_id=info.run_id,
-    )
-
-
-def _show_score(info: RunInfo, score: Score) -> None:
+def _show_score(info: RunInfo, score: Attempt) -> None:
     sign, color = ("✓", "green") if score.passed else ("?", "yellow") if score.unknown else ("✗", "red")
     click.secho(sign, fg=color, nl=False)
-    say(f" {score.agent}: {score.run_id}  {' '.join(info.message.split())}", nl=False)
+    say(f" {info.agent}: {info.run_id}  {' '.join(info.message.split())}", nl=False)
     click.secho(f"  g{info.generation}  {ago(info.created_at)}", dim=True)
     for text in score.failures:
         say(f"    {text}")
 
 
-def _report_scores(scores: Sequence[tuple[RunInfo, Score]], *, as_json: bool) -> int:
+def _report_scores(scores: Sequence[tuple[RunInfo, Attempt]], options: _Options) -> int:
     """Print the rates by day and generation, and return the exit code."""
-    rates_by: dict[str, list[bool]] = {}
-    for info, score in reversed(scores):
-        day = datetime.fromtimestamp(info.created_at, UTC).date().isoformat()
-        rates_by.setdefault(f"{day}  g{info.generation}  {score.agent}", []).append(score.passed)
-    passed, unknown = sum(score.passed for _, score in scores), sum(score.unknown for _, score in scores)
-    if as_json:
-        data = {
-            "runs": [
-                {
-                    "run_id": score.run_id,
-                    "agent": score.agent,
-                    "generation": info.generation,
-                    "passed": score.passed,
-                    "unknown": score.unknown,
-                    "failures": score.failures,
-                    "judged": score.judged and score.judged.as_data(),
-                }
-                for info, score in scores
-            ],
-            "passed": passed,
-            "failed": len(scores) - passed,
-        }
-        print_json(data)
+    passed, unknown = sum(score.passed for _, score in scores), sum(bool(score.unknown) for _, score in scores)
+    failed = len(scores) - passed
+    if options.as_json:
+        rows = [
+            {
+                **{name: getattr(info, name) for name in ("run_id", "agent", "generation")},
+                "passed": score.passed,
+                "unknown": bool(score.unknown),
+                "failures": score.failures,
+                "judged": score.judged and score.judged.as_data(),
+            }
+            for info, score in scores
+        ]
+        print_json({"runs": rows, "passed": passed, "failed": failed})
     elif not scores:
         click.echo("no run of this query has ended, and has an agent whose case file says what to expect")
     else:
-        for name, outcomes in rates_by.items():
-            say(f"  {name}  {SuccessRate(sum(outcomes), len(outcomes))}")
-        text = f"{passed} passed, {len(scores) - passed} failed"
-        click.secho(
-            f"{text}, {unknown} of them without a verdict" if unknown else text,
-            fg="red" if passed < len(scores) else "green",
-        )
-    return 0 if scores and passed == len(scores) else EXIT_NEGATIVE
+        outcomes: dict[str, list[bool]] = {}
+        for info, score in reversed(scores):
+            day = datetime.fromtimestamp(info.created_at, UTC).date().isoformat()
+            outcomes.setdefault(f"{day}  g{info.generation}  {info.agent}", []).append(score.passed)
+        for name, one in outcomes.items():
+            say(f"  {name}  {SuccessRate(sum(one), len(one))}")
+        doubt = f", {unknown} of them without a verdict" if unknown else ""
+        click.secho(f"{passed} passed, {failed} failed{doubt}", fg="red" if failed else "green")
+    return EXIT_NEGATIVE if failed or not scores else 0
+
+
+# --- two versions
 
 
 @contextmanager
@@ -334,67 +345,33 @@ def _version(name: str, project: str) -> Iterator[str | None]:
         yield folder
 
 
-async def _compare(
-    location: Location, settings: Settings, options: _Options, folder: str | None, *, as_json: bool
-) -> tuple[list[Pair], Suite, list[Problem]]:
+async def _compare(options: _Options, folder: str | None) -> Report:
     """Run the chosen cases on an earlier version and on the current one; raises ConfigError if that is useless.
 
     The earlier version is that in `folder`, or a stored generation.
     """
-    await _check_model(options.model, settings)
+    await _check_model(options)
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(Runtime.open(location.root, settings=settings, watch=False))
+        opened = Runtime.open(options.location.root, settings=options.settings, watch=False)
+        runtime = await stack.enter_async_context(opened)
         after = runtime.catalog.current
         if folder is not None:
-            root = locate(folder).root
-            earlier = await stack.enter_async_context(Runtime.open(root, watch=False, gate_start=False))
-            before = earlier.catalog.current
+            earlier = Runtime.open(locate(folder).root, watch=False, gate_start=False)
+            before = (await stack.enter_async_context(earlier)).catalog.current
         else:
-            store = await stack.enter_async_context(open_project_store(location))
+            store = await stack.enter_async_context(open_project_store(options.location))
             before = await stored_generation(store, options.against or "", after, Blueprints(EXECUTORS))
-        suite, problems, chosen = _cases(after, location, options, as_json=as_json)
+        suite, problems, chosen = _cases(after, options)
         pairs: list[Pair] = []
         bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=options.model)
         async for pair in run_pairs(bench, chosen, before, after, options.repeat):
             pairs.append(pair)
-            if not as_json:
+            if not options.as_json:
                 _show_pair(pair)
-        await _save(location, [case_result(one.placed, one.after, after, "test", options.model) for one in pairs])
+        await _save([Tried(one.placed, one.after) for one in pairs], after, options)
         if chosen and not pairs:
             raise ConfigError(f"no agent of these cases is usable in {options.against}", before.errors)
-    return pairs, suite, problems
-
-
-async def _check_model(model: str | None, settings: Settings) -> None:
-    """Raise ConfigError for a model without a key, once instead of in every case."""
-    if model is not None:
-        models = ModelClients({})
-        models.get(settings, model)
-        await models.close()
-
-
-def _one_of(wanted: str | None, of_file: str | None) -> str | None:
-    """Return the agent whose cases are run. Raise RequestError if the option and the file name different ones."""
-    if wanted and of_file and wanted != of_file:
-        raise RequestError(f"the file is that of agent {of_file!r}, not of {wanted!r}: leave out one of them")
-    return wanted or of_file
-
-
-def _chosen(suite: Suite, generation: Generation, location: Location, wanted: _Options) -> Iterator[PlacedCase]:
-    agent = wanted.agent
-    if agent is not None:
-        generation.agent(agent)
-    file = location.file
-    if file is not None and not is_case_file(file):
-        agent, file = _one_of(agent, location.agent(generation)), None
-    for placed in suite.cases:
-        if (agent is None or placed.agent == agent) and file in (None, placed.document.path) and wanted.names(placed):
-            yield placed
-
-
-def _fits(placed: PlacedCase, model: str | None) -> bool:
-    """Return whether a case applies: a scripted failure cannot be repeated with a real model."""
-    return model is None or not any(answer.fail for answer in placed.case.model or ())
+    return partial(_report_comparison, pairs, suite, problems, options)
 
 
 def _show(tried: Tried) -> None:
@@ -410,20 +387,22 @@ def _show(tried: Tried) -> None:
         say(f"      {line}")
 
 
-def _report(
-    tried: Sequence[Tried], suite: Suite, problems: Sequence[Problem], model: str | None, *, as_json: bool
-) -> int:
+def _report(tried: Sequence[Tried], suite: Suite, problems: Sequence[Problem], options: _Options) -> int:
     """Print the summary, and return the exit code."""
     passed = sum(one.passed for one in tried)
     failed = len(tried) - passed
-    found = rates((one.placed.case, attempt) for one in tried for attempt in one.attempts) if model else {}
-    if as_json:
+    attempts = ((one.placed.case, attempt) for one in tried for attempt in one.attempts)
+    found = rates(attempts) if options.model else {}
+    if options.as_json:
         print_json(_as_data(tried, problems, found))
     elif not tried and not suite.errors:
         click.echo(HOW_TO, nl=False)
     else:
         click.secho(f"{passed} passed, {failed} failed", fg="red" if failed else "green")
-        _show_rates(model or "", found)
+        if found:
+            click.echo(f"\n{options.model}:")
+        for name, rate in found.items():
+            click.echo(f"  {name:<16}{rate if rate.tried else '-'}")
     return EXIT_NEGATIVE if failed or suite.errors or not tried else 0
 
 
@@ -440,14 +419,12 @@ def _show_pair(pair: Pair) -> None:
             say(f"    {text}  ({pair.placed.place})")
 
 
-def _report_comparison(
-    pairs: Sequence[Pair], suite: Suite, problems: Sequence[Problem], options: _Options, *, as_json: bool
-) -> int:
+def _report_comparison(pairs: Sequence[Pair], suite: Suite, problems: Sequence[Problem], options: _Options) -> int:
     """Print the figures and the verdict, and return the exit code."""
     if not pairs:
-        return _report([], suite, problems, options.model, as_json=as_json)
+        return _report([], suite, problems, options)
     figures = compare_pairs(pairs, options.worse_by, options.confidence)
-    if as_json:
+    if options.as_json:
         print_json(_comparison_data(pairs, figures, problems, options))
     else:
         color = {"worse": "red", "not worse": "green", "cannot tell": "yellow"}[figures.verdict]
@@ -460,31 +437,23 @@ def _report_comparison(
 def _comparison_data(
     pairs: Sequence[Pair], figures: Comparison, problems: Sequence[Problem], options: _Options
 ) -> dict[str, object]:
+    shown = asdict(figures)
+    is_exact, units = shown.pop("exact"), shown.pop("cases")
     return {
-        "against": options.against,
-        "verdict": figures.verdict,
-        "worse_by": options.worse_by,
-        "confidence": options.confidence,
-        "method": "exact" if figures.exact else METHOD,
-        **{name: round(getattr(figures, name), 6) for name in ("before", "after", "difference", "low", "high")},
-        "units": figures.cases,
-        "better": figures.better,
-        "worse": figures.worse,
-        "more_cases": figures.more_cases,
-        "repeats": figures.repeats,
-        "unknown": figures.unknown,
+        **{name: getattr(options, name) for name in ("against", "worse_by", "confidence")},
+        "method": "exact" if is_exact else METHOD,
+        "units": units,
+        **{name: round(value, 6) if isinstance(value, float) else value for name, value in shown.items()},
         "cases": [
-            {
-                "name": pair.placed.case.name,
-                "agent": pair.placed.agent,
-                "place": pair.placed.place,
-                "before": _attempts_data(pair.before),
-                "after": _attempts_data(pair.after),
-            }
+            {**_placed(pair.placed), "before": _attempts_data(pair.before), "after": _attempts_data(pair.after)}
             for pair in pairs
         ],
         "problems": [problem.model_dump(exclude_none=True) for problem in problems],
     }
+
+
+def _placed(placed: PlacedCase) -> dict[str, object]:
+    return {"name": placed.case.name, "agent": placed.agent, "place": placed.place}
 
 
 def _attempts_data(attempts: Sequence[Attempt]) -> dict[str, object]:
@@ -494,19 +463,10 @@ def _attempts_data(attempts: Sequence[Attempt]) -> dict[str, object]:
     return data | ({"judged": judged} if judged else {})
 
 
-def _show_rates(model: str, found: dict[str, SuccessRate]) -> None:
-    if found:
-        click.echo(f"\n{model}:")
-    for name, rate in found.items():
-        click.echo(f"  {name:<16}{rate if rate.tried else '-'}")
-
-
 def _as_data(tried: Sequence[Tried], problems: Sequence[Problem], found: dict[str, SuccessRate]) -> dict[str, object]:
     cases = [
         {
-            "name": one.placed.case.name,
-            "agent": one.placed.agent,
-            "place": one.placed.place,
+            **_placed(one.placed),
             "passed": one.passed,
             **_attempts_data(one.attempts),
             "failures": one.failures,
@@ -515,12 +475,7 @@ def _as_data(tried: Sequence[Tried], problems: Sequence[Problem], found: dict[st
         }
         for one in tried
     ]
-    data: dict[str, object] = {
-        "passed": sum(one.passed for one in tried),
-        "failed": sum(not one.passed for one in tried),
-        "cases": cases,
-        "problems": [problem.model_dump(exclude_none=True) for problem in problems],
-    }
-    if found:
-        data["rates"] = {name: {"passed": rate.passed, "tried": rate.tried} for name, rate in found.items()}
-    return data
+    passed = sum(one.passed for one in tried)
+    data: dict[str, object] = {"passed": passed, "failed": len(tried) - passed, "cases": cases}
+    data["problems"] = [problem.model_dump(exclude_none=True) for problem in problems]
+    return data | ({"rates": {name: asdict(rate) for name, rate in found.items()}} if found else {})

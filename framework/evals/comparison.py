@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import NormalDist
-from typing import Literal
+from operator import add
+from statistics import NormalDist, fmean
+from typing import Literal, NamedTuple
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Blueprints, Generation
@@ -38,8 +40,7 @@ MAX_REPEATS = 1_000
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """The results of one case, or of equal cases, on two versions: attempts, and how many of them passed."""
 
     before: int
@@ -56,15 +57,6 @@ class Unit:
     def difference(self) -> float:
         """Success rate after, minus that before; from -1 to 1."""
         return self.rates[1] - self.rates[0]
-
-    def merged(self, other: Unit) -> Unit:
-        """Return the results of both as those of one case."""
-        return Unit(
-            self.before + other.before,
-            self.before_passed + other.before_passed,
-            self.after + other.after,
-            self.after_passed + other.after_passed,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +120,17 @@ def compare_units(units: Sequence[Unit], worse_by: float, confidence: float, *, 
         confidence: of the interval, such as 0.95.
         exact: the results of a repetition would be the same, as with scripted models.
     """
-    differences = [unit.difference for unit in units]
-    count = len(units)
-    mean, square = sum(differences) / count, sum(one**2 for one in differences) / count
+    differences, count = [unit.difference for unit in units], len(units)
+    before, after = (fmean(rates) for rates in zip(*(unit.rates for unit in units), strict=True))
+    mean, square = fmean(differences), fmean(one**2 for one in differences)
     low, high = (mean, mean) if exact else paired_interval(mean, square, count, confidence)
     low = -worse_by if exact and abs(low + worse_by) < 1e-12 else low  # 0.9 - 0.95 is a little less than -0.05
     verdict = verdict_of((low, high), worse_by)
     is_open = verdict == "cannot tell"
     return Comparison(
         cases=count,
-        before=sum(unit.rates[0] for unit in units) / count,
-        after=sum(unit.rates[1] for unit in units) / count,
+        before=before,
+        after=after,
         difference=mean,
         low=low,
         high=high,
@@ -157,16 +149,8 @@ def _more_cases(mean: float, square: float, cases: int, worse_by: float, confide
     def decides(total: int) -> bool:
         return verdict_of(paired_interval(mean, square, total, confidence), worse_by) != "cannot tell"
 
-    high = cases
-    while not decides(high):
-        high *= 2
-        if high > _MAX_NEEDED:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    return high - cases
+    needed = bisect_left(range(_MAX_NEEDED + 1), True, lo=cases, key=decides)
+    return needed - cases if needed <= _MAX_NEEDED else None
 
 
 def _repeats(units: Sequence[Unit], mean: float, square: float, worse_by: float, confidence: float) -> int | None:
@@ -177,11 +161,10 @@ def _repeats(units: Sequence[Unit], mean: float, square: float, worse_by: float,
     attempts = min(min(unit.before, unit.after) for unit in units)
     if attempts < 2:
         return None
-    noise = sum(
-        rate * (1 - rate) * number / (number - 1)
+    noise = fmean(
+        sum(rate * (1 - rate) * number / (number - 1) for rate, number in zip(unit.rates, unit[::2], strict=True))
         for unit in units
-        for rate, number in zip(unit.rates, (unit.before, unit.after), strict=True)
-    ) / len(units)
+    )
     between = max(square - noise / attempts, mean**2)
     number = attempts
     while number <= MAX_REPEATS:
@@ -193,7 +176,6 @@ def _repeats(units: Sequence[Unit], mean: float, square: float, worse_by: float,
 
 
 METHOD = "Wald+2 (Agresti and Min 2005), paired by case"
-_SHOWN_CASES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +189,9 @@ class Pair:
     @property
     def unit(self) -> Unit:
         """The numbers of attempts, and of those that passed."""
-        return self.unit_if("neither")
+        return self.unit_if(None)
 
-    def unit_if(self, passes: Literal["neither", "before", "after"]) -> Unit:
+    def unit_if(self, passes: Literal["before", "after"] | None) -> Unit:
         """Return the numbers as if the attempts without a result had passed on one side, and failed on the other."""
         before, after = (
             sum(attempt.passed or bool(attempt.unknown and side == passes) for attempt in attempts)
@@ -250,13 +232,12 @@ async def stored_generation(store: Store, name: str, current: Generation, bluepr
         RequestError: no run is stored that used it.
         ConfigError: its files are invalid with the current tools.
     """
-    query = RunQuery(newest_first=True, limit=1)
     named = RunQuery(generation=int(name[1:])) if name.startswith("g") else RunQuery(digest=name)
     if not (latest := await store.runs(replace(named, newest_first=True, limit=1))):
         raise RequestError(f"no stored run used the generation {name}; `agentsd runs list --json` has those that are")
     agents: dict[str, Agent] = {}
     for agent in current.agents:
-        for info in await store.runs(replace(query, digest=latest[0].digest, agent=agent)):
+        for info in await store.runs(RunQuery(digest=latest[0].digest, agent=agent, newest_first=True, limit=1)):
             stored = await store.blueprint((await store.load_run(info.run_id)).blueprint)
             agents = {**(blueprints.agents(stored, current) if stored else {}), **agents}
     return replace(current, number=latest[0].generation, digest=latest[0].digest, agents=agents)
@@ -293,21 +274,21 @@ def compare_pairs(pairs: Sequence[Pair], worse_by: float, confidence: float) -> 
     """
     exact = not any(pair.varies for pair in pairs)
 
-    def figures(passes: Literal["neither", "before", "after"]) -> Comparison:
+    def figures(passes: Literal["before", "after"] | None) -> Comparison:
         units: dict[str, Unit] = {}
         for pair in pairs:
             case = pair.placed.case.model_copy(update={"name": "", "note": "", "repeat": None})
             key, unit = f"{pair.placed.agent}\n{case.model_dump_json()}", pair.unit_if(passes)
-            units[key] = units[key].merged(unit) if key in units else unit
+            units[key] = Unit(*map(add, units[key], unit)) if key in units else unit
         return compare_units([*units.values()], worse_by, confidence, exact=exact)
 
-    found, attempts = figures("neither"), [one for pair in pairs for one in (*pair.before, *pair.after)]
+    found, attempts = figures(None), [one for pair in pairs for one in (*pair.before, *pair.after)]
     if not (unknown := [one.unknown for one in attempts if one.unknown]):
         return found
-    is_decided = figures("before").verdict == figures("after").verdict
     text = f"{len(unknown)} of {len(attempts)} attempts have no result: {unknown[0]}"
-    if is_decided:
-        return replace(found, unknown=text, verdict=figures("before").verdict)
+    best, worst = (figures(side).verdict for side in ("before", "after"))
+    if best == worst:
+        return replace(found, unknown=text, verdict=best)
     return replace(found, unknown=text, verdict="cannot tell", more_cases=None, repeats=None)
 
 
@@ -334,7 +315,7 @@ async def comparison_problems(
     runner = CaseRunner(launch, live=gate.model, models=lent, judges=gate.model is not None)
     pairs = [pair async for pair in run_pairs(runner, chosen, live, candidate, gate.repeat)]
     for pair in pairs:
-        keep(case_result(pair.placed, pair.after, candidate, "gate", gate.model))
+        keep(case_result(pair.placed, pair.after, candidate.digest, "gate", gate.model))
     if not pairs:
         return []  # only agents that are new have cases
     figures = compare_pairs(pairs, gate.worse_by, gate.confidence)
@@ -345,7 +326,7 @@ async def comparison_problems(
     if figures.verdict == "cannot tell":
         message = f"the cases cannot tell whether the edit makes the agents worse: {text}; {advice(figures)}"
     else:
-        lost = worst(pairs)
+        lost = sorted((pair for pair in pairs if pair.unit.difference < 0), key=lambda pair: pair.unit.difference)[:3]
         names = ", ".join(f"{pair.placed.case.name!r} ({pair.placed.place})" for pair in lost)
         more = f" and {figures.worse - len(lost)} more" if figures.worse > len(lost) else ""
         message = f"the edit makes the agents worse: {text}; fewer attempts pass of {names}{more}"
@@ -361,15 +342,12 @@ def points(share: float) -> str:
 
 def described(figures: Comparison, worse_by: float, confidence: float) -> str:
     """Return the figures as one sentence."""
+    interval = f"{confidence:.0%} interval {points(figures.low)} to {points(figures.high)}"
     text = (
         f"{figures.before:.0%} of the attempts passed before and {figures.after:.0%} after, "
-        f"{points(figures.difference)} points"
+        f"{points(figures.difference)} points ({'exact: the models are scripted' if figures.exact else interval}); "
+        f"a loss of {100 * worse_by:g} is tolerated"
     )
-    if figures.exact:
-        text += " (exact: the models are scripted)"
-    else:
-        text += f" ({confidence:.0%} interval {points(figures.low)} to {points(figures.high)})"
-    text = f"{text}; a loss of {100 * worse_by:g} is tolerated"
     return f"{text}; {figures.unknown}" if figures.unknown else text
 
 
@@ -382,9 +360,3 @@ def advice(figures: Comparison) -> str:
     ways = [f"about {figures.more_cases} more cases like these"] if figures.more_cases else []
     ways += [f"{figures.repeats} attempts per case"] if figures.repeats else []
     return f"needs {' or '.join(ways)}" if ways else "needs more cases, or a larger tolerated loss (worse_by)"
-
-
-def worst(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
-    """Return the pairs that lost most, at most three."""
-    lost = sorted((pair for pair in pairs if pair.unit.difference < 0), key=lambda pair: pair.unit.difference)
-    return tuple(lost[:_SHOWN_CASES])

@@ -7,40 +7,39 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from itertools import chain, repeat
 from math import sqrt
 from pathlib import Path
 from statistics import NormalDist
 from time import perf_counter
-from typing import Any, Literal, Protocol, TypeVar
-
-from pydantic import BaseModel
+from typing import Any, Literal, Protocol
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.evals.suite import Judged, PlacedCase, judge_answer, read_suite
+from framework.evals.suite import Judged, JudgeRuntime, PlacedCase, judge_answer, read_suite, without_router_model
 from framework.llm.client import ModelClient, ModelRequest, ScriptedModel, Turn
 from framework.llm.providers import OFFLINE
 from framework.store.store import Store
-from framework.store.types import CaseResult
+from framework.store.types import CaseResult, RunInfo
 from framework.telemetry import names
 from framework.telemetry.spans import Evaluation, content_mode, record_evaluations
 from framework.tools.tool import Tool, ToolContext
 from framework.types import events
-from framework.types.case import Case, Expect, Failure, Judge, ScriptedAnswer, to_decision
+from framework.types.case import Case, Expect, Failure, ScriptedAnswer, to_decision
 from framework.types.errors import AgentsdError, ModelError, ToolError
-from framework.types.events import Event
+from framework.types.events import Event, read_event
 from framework.types.file import File
 from framework.types.messages import REFUSED_STATUSES, ToolCall
 from framework.types.plan import PlanDraft, PlanStep
 from framework.types.problem import Problem
 from framework.types.redact import redact
-from framework.types.state import Confirmation, Decision, RunResult, subject_of
+from framework.types.state import Confirmation, Decision, RunResult, RunState, subject_of
 from framework.types.text import LinearPattern, one_line
 
 MAX_LINE_CHARS = 160
@@ -86,21 +85,26 @@ class Evidence:
 
     def observe(self, event: Event) -> None:
         """Record an event of a run."""
-        if (line := _line(event)) and len(self.transcript) < _MAX_LINES:
-            self.transcript.append(line)
+        line = ""
         match event:
             case events.ToolStarted(run_id=run, path=path, id=call, tool=tool, arguments=arguments, progress=None):
                 self.called[run, path, call] = tool
                 self.requested.append((tool, arguments))
-            case events.ToolFinished(tool=tool, status=status):
+                line = f"call {tool} {_shown(arguments)}"
+            case events.ToolFinished(tool=tool, status=status, result=result, error=error):
                 self.failed_calls += status == "error"
-                if status in REFUSED_STATUSES:
-                    self.denied.append(tool)
-            case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments):
+                self.denied += [tool] if status in REFUSED_STATUSES else []
+                line = f"{status} {tool}: {one_line(error or result, MAX_LINE_CHARS)}"
+            case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments, reason=reason, rule=rule):
                 self.asked.append(subject_of(kind, tool))
                 self.requested.append((tool, arguments))
+                why = one_line(reason or rule, MAX_LINE_CHARS)
+                line = f"asked {subject_of(kind, tool)} {_shown(arguments)}: {why}"
             case events.PlanProposed(steps=steps):
                 self.plan = steps
+                line = f"plan {', '.join(step.tool or step.id for step in steps)}"
+        if line and len(self.transcript) < _MAX_LINES:
+            self.transcript.append(line)
 
     def add_result(self, result: RunResult) -> None:
         """Record the result of a run, with its calls, also those that were not executed."""
@@ -116,14 +120,28 @@ class Evidence:
 
     def fate(self, pattern: str) -> str:
         """Return what became of the calls of a tool: `denied`, `asked` or `called`; empty if there were none."""
-        fates = (("denied", self.denied), ("asked", self.asked), ("called", [*self.called.values()]))
+        fates = (("denied", self.denied), ("asked", self.asked), ("called", self.called.values()))
         return next((text for text, names in fates if _any_matches(names, pattern)), "")
 
 
 def checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
     """Yield a Check for each expectation that the case states."""
-    yield from _membership_checks(expect, evidence)
-    yield from _order_checks(expect, evidence)
+    called = [*evidence.called.values()]
+    steps = [(step.tool or step.id, step.id) for step in evidence.plan]
+    for key, got, meets in (
+        ("offered", dict.fromkeys(evidence.offered), _each_matches),
+        ("denied", dict.fromkeys(evidence.denied), _each_matches),
+        ("asked", dict.fromkeys(evidence.asked), _each_matches),
+        ("not_offered", evidence.offered, _none_matches),
+        ("not_called", called, _none_matches),
+        ("called", called, _in_order),
+        ("called_exactly", called, _exactly),
+        ("called_in_any_order", called, _covers),
+        ("plan", steps, _in_order),
+    ):
+        if (patterns := getattr(expect, key)) is not None:
+            entries = [one if isinstance(one, tuple) else (one,) for one in got]
+            yield _list_check(key, meets, patterns, entries, evidence)
     yield from _limit_checks(expect, evidence)
     for tool, arguments in expect.arguments.items():
         yield _arguments_check(tool, arguments, evidence)
@@ -131,95 +149,51 @@ def checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
         yield from _ending_checks(expect, evidence.result)
 
 
-def _membership_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
-    called = list(evidence.called.values())
-    for key, got in (("offered", evidence.offered), ("denied", evidence.denied), ("asked", evidence.asked)):
-        patterns = getattr(expect, key)
-        if patterns is not None:
-            passed = all(_any_matches(got, pattern) for pattern in patterns) if patterns else not got
-            yield _list_check(key, passed, patterns, list(dict.fromkeys(got)), evidence)
-    for key, got in (("not_offered", evidence.offered), ("not_called", called)):
-        patterns = getattr(expect, key)
-        if patterns is not None:
-            passed = not any(_any_matches(got, pattern) for pattern in patterns)
-            yield _list_check(key, passed, patterns, got)
-
-
-def _order_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
-    called = list(evidence.called.values())
-    if expect.called is not None:
-        passed = _in_order(expect.called, [{tool} for tool in called]) if expect.called else not called
-        yield _list_check("called", passed, expect.called, called, evidence)
-    if expect.called_exactly is not None:
-        passed = _exactly(expect.called_exactly, called)
-        yield _list_check("called_exactly", passed, expect.called_exactly, called, evidence)
-    if (wanted := expect.called_in_any_order) is not None:
-        passed = _covers(wanted, called) if wanted else not called
-        yield _list_check("called_in_any_order", passed, wanted, called, evidence)
-    if expect.plan is not None:
-        names = [{step.id, *([step.tool] if step.tool else [])} for step in evidence.plan]
-        passed = _in_order(expect.plan, names) if expect.plan else not names
-        yield _list_check("plan", passed, expect.plan, [step.tool or step.id for step in evidence.plan])
-
-
-def _ending_checks(expect: Expect, result: RunResult) -> Iterator[Check]:
-    for text in expect.output or ():
-        yield Check(
-            "output", text in result.output, f"expected output with {_shown(text)}, got {_shown(result.output)}"
-        )
-    if (pattern := expect.output_matches) is not None:
-        message = f"expected output_matches {_shown(pattern)}, got {_shown(result.output)}"
-        yield Check("output_matches", LinearPattern(pattern).is_in(result.output), message)
-    why = f" ({one_line(result.error.message, MAX_LINE_CHARS)})" if result.error else ""
-    for key, expected, got in (
-        ("status", expect.status, result.status),
-        ("finish_reason", expect.finish_reason, result.finish_reason),
-    ):
-        if expected is not None:
-            yield Check(key, expected == got, f"expected {key} {expected}, got {got}{why}")
-    if expect.status is None and expect.finish_reason is None:
-        yield Check("run", result.status != "failed", f"the run failed: {result.finish_reason}{why}")
-
-
-def _limit_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
-    calls, cost = len(evidence.called), evidence.cost_usd
-    if (limit := expect.max_steps_used) is not None and evidence.result is not None:
-        yield Check("max_steps_used", evidence.steps <= limit, f"expected max_steps_used {limit}, got {evidence.steps}")
-    if (most := expect.max_calls) is not None:
-        yield Check("max_calls", calls <= most, f"expected max_calls {most}, got {calls}")
-    if (dollars := expect.max_cost_usd) is not None:
-        got = "an unknown cost" if cost is None else f"{cost:g}"
-        passed = cost is not None and cost <= dollars
-        yield Check("max_cost_usd", passed, f"expected max_cost_usd {dollars:g}, got {got}")
-    if (seconds := expect.max_time) is not None:
-        message = f"expected max_time {seconds:g}s, got {evidence.elapsed:.3g}s"
-        yield Check("max_time", evidence.elapsed <= seconds, message)
+Entries = Sequence[tuple[str, ...]]
+"""Calls or steps, each with the names that a pattern may match."""
 
 
 def _list_check(
-    key: str, passed: bool, patterns: Sequence[str], got: Sequence[str], evidence: Evidence | None = None
+    key: str, meets: Callable[[Sequence[str], Entries], bool], patterns: Sequence[str], got: Entries, evidence: Evidence
 ) -> Check:
-    """Return the check of a list of tools; with `evidence`, the message says what became of the missing ones."""
-    message = f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(got), MAX_LINE_CHARS)}]"
-    missing = [pattern for pattern in patterns if not _any_matches(got, pattern)] if key != "offered" else []
-    happened = [(pattern, evidence.fate(pattern)) for pattern in missing] if evidence else []
+    """Return the check of a list, in which no pattern means no entry; the message says what became of missing calls."""
+    shown = [names[0] for names in got]
+    passed = meets(patterns, got) if patterns or key.startswith("not_") else not got
+    message = f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(shown), MAX_LINE_CHARS)}]"
+    missing = () if key in ("offered", "plan") or key.startswith("not_") else patterns
+    happened = [(one, evidence.fate(one)) for one in missing if not _any_matches(shown, one)]
     fates = ", ".join(f"{pattern} was {fate}" for pattern, fate in happened if fate)
     return Check(key, passed, f"{message}; {fates}" if fates else message)
 
 
-def _line(event: Event) -> str:
-    """Return the line of a transcript for an event; empty for events that it leaves out."""
-    match event:
-        case events.ToolStarted(tool=tool, arguments=arguments, progress=None):
-            return f"call {tool} {_shown(arguments)}"
-        case events.ToolFinished(tool=tool, status=status, result=result, error=error):
-            return f"{status} {tool}: {one_line(error or result, MAX_LINE_CHARS)}"
-        case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments, reason=reason, rule=rule):
-            why = one_line(reason or rule, MAX_LINE_CHARS)
-            return f"asked {subject_of(kind, tool)} {_shown(arguments)}: {why}"
-        case events.PlanProposed(steps=steps):
-            return f"plan {', '.join(step.tool or step.id for step in steps)}"
-    return ""
+def _limit_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
+    used: Mapping[str, float | None] = {
+        "max_steps_used": evidence.steps,
+        "max_calls": len(evidence.called),
+        "max_cost_usd": evidence.cost_usd,
+        "max_time": evidence.elapsed,
+    }
+    for key, got in used.items():
+        if (limit := getattr(expect, key)) is not None:
+            unit = "s" if key == "max_time" else ""
+            shown = "an unknown cost" if got is None else f"{got:g}{unit}"
+            yield Check(key, got is not None and got <= limit, f"expected {key} {limit:g}{unit}, got {shown}")
+
+
+def _ending_checks(expect: Expect, result: RunResult) -> Iterator[Check]:
+    got = _shown(result.output)
+    for text in expect.output or ():
+        yield Check("output", text in result.output, f"expected output with {_shown(text)}, got {got}")
+    if (pattern := expect.output_matches) is not None:
+        message = f"expected output_matches {_shown(pattern)}, got {got}"
+        yield Check("output_matches", LinearPattern(pattern).is_in(result.output), message)
+    why = f" ({one_line(result.error.message, MAX_LINE_CHARS)})" if result.error else ""
+    for key in ("status", "finish_reason"):
+        if (expected := getattr(expect, key)) is not None:
+            end = getattr(result, key)
+            yield Check(key, expected == end, f"expected {key} {expected}, got {end}{why}")
+    if expect.status is None and expect.finish_reason is None:
+        yield Check("run", result.status != "failed", f"the run failed: {result.finish_reason}{why}")
 
 
 def _arguments_check(tool: str, expected: Mapping[str, Any], evidence: Evidence) -> Check:
@@ -236,23 +210,36 @@ def _same(expected: Any, got: Any) -> bool:
     return bool(expected == got) or (isinstance(expected, str) and isinstance(got, str) and fnmatchcase(got, expected))
 
 
-def _any_matches(names: Sequence[str], pattern: str) -> bool:
+def _any_matches(names: Iterable[str], pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _in_order(patterns: Sequence[str], entries: Sequence[set[str]]) -> bool:
+def _each_matches(patterns: Sequence[str], got: Entries) -> bool:
+    return all(any(_any_matches(names, pattern) for names in got) for pattern in patterns)
+
+
+def _none_matches(patterns: Sequence[str], got: Entries) -> bool:
+    return not any(_any_matches(names, pattern) for names in got for pattern in patterns)
+
+
+def _in_order(patterns: Sequence[str], got: Entries) -> bool:
     """Return whether each pattern matches an entry after the one that the previous pattern matched."""
-    rest = iter(entries)
-    return all(any(_any_matches(sorted(names), pattern) for names in rest) for pattern in patterns)
+    rest = iter(got)
+    return all(any(_any_matches(names, pattern) for names in rest) for pattern in patterns)
 
 
-def _covers(patterns: Sequence[str], names: Sequence[str]) -> bool:
+def _exactly(patterns: Sequence[str], got: Entries) -> bool:
+    pairs = zip(got, patterns, strict=False)
+    return len(patterns) == len(got) and all(_any_matches(names, pattern) for names, pattern in pairs)
+
+
+def _covers(patterns: Sequence[str], got: Entries) -> bool:
     """Return whether each pattern can have a call of its own that it matches (Kuhn's algorithm)."""
     taken: dict[int, int] = {}
 
     def assign(pattern: int, tried: set[int]) -> bool:
-        for place, name in enumerate(names):
-            if place not in tried and fnmatchcase(name, patterns[pattern]):
+        for place, entry in enumerate(got):
+            if place not in tried and _any_matches(entry, patterns[pattern]):
                 tried.add(place)
                 if place not in taken or assign(taken[place], tried):
                     taken[place] = pattern
@@ -260,11 +247,6 @@ def _covers(patterns: Sequence[str], names: Sequence[str]) -> bool:
         return False
 
     return all(assign(pattern, set()) for pattern in range(len(patterns)))
-
-
-def _exactly(patterns: Sequence[str], names: Sequence[str]) -> bool:
-    pairs = zip(patterns, names, strict=False)
-    return len(patterns) == len(names) and all(fnmatchcase(name, pattern) for pattern, name in pairs)
 
 
 def _shown(value: Any) -> str:
@@ -276,7 +258,6 @@ _LOCAL_SOURCES = ("builtin", "plugin", "python", "run")
 """Sources of tools that may be executed; tools of external servers never are."""
 
 Answers = Sequence[str | Failure]
-T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,11 +296,6 @@ def sandboxed(generation: Generation, agent: str, model: str, results: Mapping[s
     return replace(generation, agents=agents, tools=tools, external=ExternalTools(), settings=settings)
 
 
-def without_router_model(settings: Settings) -> Settings:
-    """Return the settings without `routing.model`."""
-    return settings.model_copy(update={"routing": settings.routing.model_copy(update={"model": None})})
-
-
 def without_budgets(agent: Agent) -> Agent:
     """Return the agent without its shared budgets: a test or a replay neither uses them nor is stopped by them."""
     return replace(agent, spec=agent.spec.model_copy(update={"budgets": ()}))
@@ -330,14 +306,9 @@ def stub_unless_safe(tool: Tool, answers: Answers | None) -> Tool:
     is_safe = tool.risk == "low" and tool.idempotent and tool.source in _LOCAL_SOURCES
     if is_safe and answers is None:
         return tool
+    given = answers or (_NOT_EXECUTED,)
     values = {field.name: getattr(tool, field.name) for field in fields(Tool) if field.init}
-    return StubTool(**values | {"rate": None, "needs": {}}, answers=_in_sequence(answers or (_NOT_EXECUTED,)))
-
-
-def _in_sequence(answers: Answers) -> Iterator[str | Failure]:
-    yield from answers
-    while True:
-        yield answers[-1]
+    return StubTool(**values | {"rate": None, "needs": {}}, answers=chain(given, repeat(given[-1])))
 
 
 def reachable_agents(generation: Generation, agent: str) -> list[str]:
@@ -377,17 +348,13 @@ class CaseRun(Protocol):
         ...
 
 
-class CaseRuntime(Protocol):
+class CaseRuntime(JudgeRuntime, Protocol):
     """The part of a runtime that a case uses; the engine implements it."""
 
     root: Path
     """The project's folder."""
     store: Store
     """The store of the runs."""
-
-    async def run(self, message: str, *, output_type: type[T], agent: str) -> RunResult[T]:
-        """Run an agent to its end."""
-        ...
 
     def stream(
         self, message: str | Sequence[str | File], *, agent: str, conversation: str, inputs: Mapping[str, Any]
@@ -411,10 +378,11 @@ _MAX_DECISIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result of running a case once."""
+    """The result of running a case once, or of scoring a stored run."""
 
     checks: tuple[Check, ...]
-    elapsed_ms: float
+    elapsed_ms: float = 0.0
+    """Duration, that of the judge excepted."""
     failed_calls: int = 0
     """Tool calls that ended in an error."""
     transcript: tuple[str, ...] = ()
@@ -423,8 +391,6 @@ class Attempt:
     """The result of the judge, if there is one."""
     varies: bool = False
     """A model took part that is not scripted, so another attempt may have another result."""
-    traceparent: str = ""
-    """The W3C `traceparent` of the last run; empty if it was not traced."""
     cost_usd: float | None = None
     """Cost of its runs, that of the judge excepted; None if it is unknown."""
     unknown: str = ""
@@ -439,6 +405,76 @@ class Attempt:
     def failures(self) -> tuple[str, ...]:
         """Messages of the checks that failed, one line each."""
         return tuple(check.message for check in self.checks if not check.passed)
+
+    def evaluations(self, name: Literal["case", "run"], settings: Settings) -> list[Evaluation]:
+        """Return the results as a trace has them. Reasons quote content: settings must allow it."""
+        with_content = content_mode(settings.telemetry.content, os.environ) != "none"
+        why = redact("; ".join(self.failures)) if with_content else None
+        found = [Evaluation(name, float(self.passed), "pass" if self.passed else "fail", why)]
+        if (judged := self.judged) is not None:
+            pins = {names.JUDGE_MODEL: judged.model, names.JUDGE_RUBRIC: judged.rubric_digest}
+            reason = redact(judged.reason) if with_content else None
+            found.append(Evaluation("judge", judged.score, judged.label, reason, pins))
+        return found
+
+
+async def assess(
+    expect: Expect,
+    evidence: Evidence,
+    question: Sequence[str],
+    agent: Agent,
+    generation: Generation,
+    launch: Launch,
+    models: Mapping[str, ModelClient],
+) -> Attempt:
+    """Check what was observed, and ask the judge about the last answer, if one is expected to approve of it.
+
+    Args:
+        expect: what is expected.
+        evidence: what was observed.
+        question: the messages of the user.
+        agent: the agent that answered.
+        generation: has the settings, with the models' aliases.
+        launch: opens a runtime for the judge.
+        models: clients of models by name.
+    """
+    found, judged, unknown = [*checks(expect, evidence)], None, ""
+    if expect.judge is not None:
+        answer = evidence.result.output if evidence.result else ""
+        judged = await judge_answer(expect.judge, question, answer, generation, agent, launch, models)
+        if judged.is_unknown and all(check.passed for check in found):
+            unknown = judged.reason
+        found.append(Check("judge", judged.label == "pass", judged.message))
+    return Attempt(
+        tuple(found),
+        evidence.elapsed * 1000,
+        evidence.failed_calls,
+        tuple(evidence.transcript),
+        judged,
+        varies=judged is not None,
+        cost_usd=evidence.cost_usd,
+        unknown=unknown,
+    )
+
+
+async def score_run(
+    expect: Expect,
+    state: RunState,
+    result: RunResult,
+    events: Sequence[Mapping[str, Any]],
+    generation: Generation,
+    launch: Launch,
+    models: Mapping[str, ModelClient],
+) -> Attempt:
+    """Check a stored run, with its events in wire format. Nothing of the run is executed again. See `assess`."""
+    agent = generation.agents[state.agent]
+    evidence = Evidence(offered=tuple(agent.toolset.offered), elapsed=state.elapsed_ms / 1000)
+    for event in events:
+        with suppress(ValueError):  # of a newer version
+            evidence.observe(read_event(event))
+    evidence.add_result(result)
+    question = [message.description for message in state.messages[:1]]
+    return await assess(expect, evidence, question, agent, generation, launch, models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,120 +491,72 @@ class CaseRunner:
 
     async def attempt(self, placed: PlacedCase, generation: Generation) -> Attempt:
         """Run one case; any error in it becomes a failed check."""
-        started = perf_counter()
-        if placed.agent not in generation.agents:
-            return Attempt((Check("run", False, f"there is no usable agent {placed.agent!r}"),), 0.0)
-        case = placed.case
-        script = CaseScript(case.model or ())
-        evidence = Evidence(offered=tuple(generation.agents[placed.agent].toolset.offered))
+        agent = generation.agents.get(placed.agent)
+        if agent is None:
+            return Attempt((Check("run", False, f"there is no usable agent {placed.agent!r}"),))
+        case, started, traceparent = placed.case, perf_counter(), ""
+        script, evidence = CaseScript(case.model or ()), Evidence(offered=tuple(agent.toolset.offered))
         model = self.live or (OFFLINE if case.model is None else _SCRIPTED)
         sandbox = sandboxed(generation, placed.agent, model, case.results)
-        judged: Judged | None = None
-        traceparent = ""
         async with self.launch(sandbox, {**self.models, _SCRIPTED: ScriptedModel(script=script.answer)}) as runtime:
             try:
                 async with asyncio.timeout(case.expect.max_time):
                     error = await _run_messages(runtime, case, placed.agent, evidence) or script.error
             except TimeoutError:
                 error = "the case was stopped: it took longer than its max_time"
-            evidence.elapsed = perf_counter() - started
+            evidence.elapsed = round(perf_counter() - started, 4)
             if evidence.result is not None:
                 traceparent = (await runtime.store.load_run(evidence.result.run_id)).traceparent
-        results = [*checks(case.expect, evidence)]
-        unknown = _model_failure(evidence.result) if self.live not in (None, OFFLINE) else ""
-        if error:
-            results.insert(0, Check("run", False, error))
-        if case.expect.judge is not None and self.judges:
-            judged = await self._judge(case.expect.judge, placed, evidence, generation)
-            if judged.is_unknown and all(check.passed for check in results):
-                unknown = unknown or judged.reason
-            results.append(Check("judge", judged.label == "pass", judged.message))
-        attempt = Attempt(
-            tuple(results),
-            (perf_counter() - started) * 1000,
-            evidence.failed_calls,
-            tuple(evidence.transcript),
-            judged,
-            varies=judged is not None or self.live not in (None, OFFLINE),
-            traceparent=traceparent,
-            cost_usd=evidence.cost_usd,
-            unknown=unknown,
-        )
-        _record(attempt, generation.settings)
-        return attempt
-
-    async def _judge(self, judge: Judge, placed: PlacedCase, evidence: Evidence, generation: Generation) -> Judged:
-        answer = evidence.result.output if evidence.result else ""
-        context = generation.agents[placed.agent]
-        settings = without_router_model(generation.settings)
-        plain = replace(generation, settings=settings, external=ExternalTools())
-        return await judge_answer(judge, placed.case.messages, answer, plain, context, self.launch, self.models)
+        expect = case.expect if self.judges else case.expect.model_copy(update={"judge": None})
+        found = await assess(expect, evidence, case.messages, agent, generation, self.launch, self.models)
+        is_live = self.live not in (None, OFFLINE)
+        unknown = (_model_failure(evidence.result) if is_live else "") or found.unknown
+        results = (*([Check("run", False, error)] if error else ()), *found.checks)
+        found = replace(found, checks=results, varies=found.varies or is_live, unknown=unknown)
+        if traceparent:
+            record_evaluations(traceparent, found.evaluations("case", generation.settings))
+        return found
 
 
 def _model_failure(result: RunResult | None) -> str:
     """Return the message of a run that ended because its model could not be asked; empty for other ends."""
-    is_failure = result is not None and result.error is not None and result.error.code == ModelError.code
-    return one_line(result.error.message, MAX_LINE_CHARS) if is_failure and result and result.error else ""
-
-
-def _record(attempt: Attempt, settings: Settings) -> None:
-    """Record the results of an attempt in the trace of its run. Reasons quote content: settings must allow it."""
-    if not attempt.traceparent:
-        return
-    with_content = content_mode(settings.telemetry.content, os.environ) != "none"
-    record_evaluations(
-        attempt.traceparent, evaluations("case", attempt.checks, attempt.judged, with_content=with_content)
-    )
-
-
-def evaluations(name: str, results: Sequence[Check], judged: Judged | None, *, with_content: bool) -> list[Evaluation]:
-    """Return the results of checks, and of a judge, as a trace has them.
-
-    Args:
-        name: what was checked, `case` or `run`.
-        results: the checks, that of the judge included.
-        judged: the result of the judge, if there is one.
-        with_content: include the reasons, which quote content.
-    """
-    passed, why = all(check.passed for check in results), "; ".join(one.message for one in results if not one.passed)
-    found = [Evaluation(name, float(passed), "pass" if passed else "fail", redact(why) if with_content else None)]
-    if judged is not None:
-        reason = redact(judged.reason) if with_content else None
-        pins = {names.JUDGE_MODEL: judged.model, names.JUDGE_RUBRIC: judged.rubric_digest}
-        found.append(Evaluation("judge", judged.score, judged.label, reason, pins))
-    return found
+    error = result.error if result is not None else None
+    return one_line(error.message, MAX_LINE_CHARS) if error is not None and error.code == ModelError.code else ""
 
 
 def case_result(
-    placed: PlacedCase,
-    attempts: Sequence[Attempt],
-    generation: Generation,
-    source: Literal["test", "gate"],
-    model: str | None,
+    placed: PlacedCase, attempts: Sequence[Attempt], digest: str, source: Literal["test", "gate"], model: str | None
 ) -> CaseResult:
-    """Return the result of a case as a store keeps it.
+    """Return the result of all attempts at a case as a store keeps it.
 
     Args:
         placed: the case.
         attempts: all attempts at it.
-        generation: the version that was tested.
+        digest: that of the generation that was tested.
         source: what tested it.
         model: the real model that was called, if one was.
     """
-    costs = [attempt.cost_usd for attempt in attempts if attempt.cost_usd is not None]
+    return _result(placed.agent, attempts, digest, name=placed.case.name, source=source, model=model)
+
+
+def run_result(info: RunInfo, score: Attempt) -> CaseResult:
+    """Return the score of a stored run as a store keeps it."""
+    return _result(info.agent, [score], info.digest, name="", source="runs", run_id=info.run_id)
+
+
+def _result(agent: str, attempts: Sequence[Attempt], digest: str, **about: Any) -> CaseResult:
+    costs = [attempt.cost_usd for attempt in attempts]
     failures = [attempt.failures for attempt in attempts if not attempt.passed]
     return CaseResult(
-        agent=placed.agent,
-        name=placed.case.name,
-        source=source,
-        digest=generation.digest,
-        model=model,
+        agent=agent,
+        digest=digest,
         attempts=len(attempts),
         passed=sum(attempt.passed for attempt in attempts),
         unknown=sum(bool(attempt.unknown) for attempt in attempts),
-        cost_usd=sum(costs) if len(costs) == len(attempts) else None,
+        cost_usd=None if None in costs else sum(filter(None, costs)),
         elapsed_ms=sum(attempt.elapsed_ms for attempt in attempts),
         failure=redact(one_line("; ".join(failures[0]), MAX_FAILURE_CHARS)) if failures else "",
+        **about,
     )
 
 
@@ -590,7 +578,7 @@ async def case_problems(
             while len(attempts) < placed.repeat and all(one.passed for one in attempts):
                 attempts.append(await bench.attempt(placed, candidate))
             problems += [failed_case_problem(placed, one) for one in attempts if not one.passed]
-            keep(case_result(placed, attempts, candidate, "gate", None))
+            keep(case_result(placed, attempts, candidate.digest, "gate", None))
     return tuple(problems)
 
 
@@ -683,9 +671,6 @@ def _decisions(case: Case, pending: Sequence[Confirmation]) -> dict[str, Decisio
     return results
 
 
-CaseAttempt = tuple[Case, Attempt]
-
-
 @dataclass(frozen=True, slots=True)
 class SuccessRate:
     """The number of attempts that passed, out of those that exercised an ability."""
@@ -706,32 +691,23 @@ class SuccessRate:
         return f"{self.passed}/{self.tried}" + (f"  {self.passed / self.tried:.0%}" if self.tried else "")
 
 
-_TOOL = frozenset({"called", "called_exactly", "called_in_any_order", "not_called", "asked", "plan"})
-_ARGUMENTS = frozenset({"arguments"})
-_ANSWER = frozenset({"output", "output_matches"})
+_ABILITIES = {
+    "right tool": {"called", "called_exactly", "called_in_any_order", "not_called", "asked", "plan"},
+    "right arguments": {"arguments"},
+    "answer": {"output", "output_matches"},
+}
+"""Keys of expectations by the ability that they exercise."""
 
 
-def rates(tried: Iterable[CaseAttempt]) -> dict[str, SuccessRate]:
+def rates(tried: Iterable[tuple[Case, Attempt]]) -> dict[str, SuccessRate]:
     """Return rates by name, each over the attempts that exercised the ability."""
-    attempts = list(tried)
-    turns = (attempt.passed for case, attempt in attempts if len(case.messages) > 1)
-    recovered = (attempt.passed for _, attempt in attempts if attempt.failed_calls)
-    return {
-        "right tool": _rate(_outcomes(attempts, _TOOL)),
-        "right arguments": _rate(_outcomes(attempts, _ARGUMENTS)),
-        "multi-turn": _rate(turns),
-        "recovery": _rate(recovered),
-        "answer": _rate(_outcomes(attempts, _ANSWER)),
+    outcomes: dict[str, list[bool]] = {
+        name: [] for name in ("right tool", "right arguments", "multi-turn", "recovery", "answer")
     }
-
-
-def _outcomes(attempts: Iterable[CaseAttempt], keys: frozenset[str]) -> Iterator[bool]:
-    """Yield, for each attempt with expectations of these keys, whether all of them passed."""
-    for _, attempt in attempts:
-        if shown := [check.passed for check in attempt.checks if check.key in keys]:
-            yield all(shown)
-
-
-def _rate(outcomes: Iterable[bool]) -> SuccessRate:
-    listed = list(outcomes)
-    return SuccessRate(sum(listed), len(listed))
+    for case, attempt in tried:
+        for name, keys in _ABILITIES.items():
+            if shown := [check.passed for check in attempt.checks if check.key in keys]:
+                outcomes[name].append(all(shown))
+        outcomes["multi-turn"] += [attempt.passed] if len(case.messages) > 1 else []
+        outcomes["recovery"] += [attempt.passed] if attempt.failed_calls else []
+    return {name: SuccessRate(sum(passed), len(passed)) for name, passed in outcomes.items()}

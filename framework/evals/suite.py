@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -16,29 +16,36 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from framework.config.agents.compile import Agent, build_agent
+from framework.config.agents.toolbox import ExternalTools
 from framework.config.generations.generation import Generation
+from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES
-from framework.config.yaml.document import Document, DocumentError, KeyPath, Marks, read_document, read_unique_keys
+from framework.config.yaml.document import (
+    BlockDumper,
+    Document,
+    DocumentError,
+    KeyPath,
+    Marks,
+    read_document,
+    read_unique_keys,
+)
 from framework.config.yaml.parse import ParseError, merge_valid, parse, parse_agent, sort_problems, validation_problems
 from framework.llm.client import ModelClient
-from framework.types.case import SUB_AGENT_PREFIX, Case, CaseFile, Judge
+from framework.types.case import SUB_AGENT_PREFIX, Case, CaseFile, Expect, Judge
 from framework.types.errors import AgentsdError, RequestError
 from framework.types.problem import Problem
 from framework.types.state import RunResult
 from framework.types.strict_json import DATA_SUFFIX, content_digest, read_object
 from framework.types.text import did_you_mean, one_line, shorten
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*[A-Za-z0-9_./-]|[A-Za-z_]")
 _ITEM = re.compile(r"^cases:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*([ ]*)- ", re.MULTILINE)
-_WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"])
-"""Texts that some YAML parsers read as another type."""
-_WIDTH = 140
+_JUDGE_KEYS = ("expect", "judge", "model")
 _OTHER_MODEL = "models favour their own answers: write another model in `judge`"
 
 
 def case_file(case: Mapping[str, Any]) -> str:
-    """Return the text of a file with one case. Texts that YAML could read as another type are quoted."""
-    text = yaml.dump({"cases": [dict(case)]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    """Return the text of a file with one case."""
+    text = yaml.dump({"cases": [dict(case)]}, Dumper=BlockDumper, sort_keys=False, allow_unicode=True, width=140)
     assert read_document("case", text.encode()).data == {"cases": [dict(case)]}, "parsing the text returns the case"
     return text
 
@@ -92,24 +99,6 @@ def _new_name(name: str, cases: Sequence[Any]) -> str:
     return next(free for free in names if free not in names_in_use)
 
 
-class _Dumper(yaml.SafeDumper):
-    """A dumper without anchors, which the case format does not support."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    lines = value.split("\n")
-    if len(lines) > 1 and all(line.isprintable() and line == line.strip() for line in lines if line) and lines[0]:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|")
-    plain = _PLAIN.fullmatch(value) and value.casefold() not in _WORDS and len(value) < _WIDTH // 2
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
-
-
-_Dumper.add_representer(str, _text)
-
-
 @dataclass(frozen=True, slots=True)
 class PlacedCase:
     """A case with its agent and its place in a file."""
@@ -129,6 +118,10 @@ class PlacedCase:
     def problem(self, message: str, *keys: str | int, hint: str | None = None) -> Problem:
         """Return a Problem at the case, or at one of its keys."""
         return self.document.problem(("cases", self.index, *keys), message, hint=hint, at_key=True)
+
+    def warning(self, message: str, *keys: str | int) -> Problem:
+        """Return a warning at one of the keys of the case."""
+        return self.document.warning(("cases", self.index, *keys), message, at_key=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +266,33 @@ def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[P
             hint = None if placed.case.agent else "name the file after its agent, or write `agent: NAME`"
             yield placed.problem(message, "agent", hint=hint)
             continue
-        judge = placed.case.expect.judge
-        if judge and resolved_model(generation, judge.model) == resolved_model(generation, agent.spec.model):
-            problem = placed.problem(
-                f"{judge.model} judges its own answers", "expect", "judge", "model", hint=_OTHER_MODEL
-            )
-            yield problem.model_copy(update={"severity": "warning"})
-        yield from _unknown_tools(
-            placed, [*generation.tools, *(f"{SUB_AGENT_PREFIX}{other}" for other in generation.agents)]
-        )
+        if judge := placed.case.expect.judge:
+            yield from own_judge(judge, agent, generation, placed.document, ("cases", placed.index, *_JUDGE_KEYS))
+        tools = [*generation.tools, *(f"{SUB_AGENT_PREFIX}{other}" for other in generation.agents)]
+        for path, pattern in _tool_patterns(placed.case):
+            if not any(fnmatchcase(name, pattern) for name in tools):
+                yield placed.warning(f"there is no tool {pattern!r}{did_you_mean(pattern, tools)}", *path)
+
+
+def own_judge(
+    judge: Judge, agent: Agent, generation: Generation, document: Document, path: KeyPath = _JUDGE_KEYS
+) -> Iterator[Problem]:
+    """Yield a warning at `path` if the judge is the agent's own model."""
+    if resolved_model(generation, judge.model) == resolved_model(generation, agent.spec.model):
+        yield document.warning(path, f"{judge.model} judges its own answers", hint=_OTHER_MODEL, at_key=True)
+
+
+def expectations(generation: Generation) -> dict[str, tuple[Expect, Document]]:
+    """Return what the valid case files expect of all cases, by agent. Files without such a key are left out."""
+    found: dict[str, tuple[Expect, Document]] = {}
+    for path, source in generation.cases.items():
+        if path.endswith(DATA_SUFFIX) or isinstance(source, Problem):
+            continue
+        with suppress(ParseError):
+            file, document = parse(path, source, CaseFile)
+            if file.expect.model_fields_set:
+                found[default_agent(path)] = file.expect, document
+    return found
 
 
 def resolved_model(generation: Generation, model: str | None) -> str:
@@ -291,22 +302,23 @@ def resolved_model(generation: Generation, model: str | None) -> str:
     return alias.model if alias else name
 
 
-def _unknown_tools(placed: PlacedCase, known: list[str]) -> Iterator[Problem]:
-    """Yield warnings for names that match no tool: expectations on them do not depend on what the agent does."""
-    for path, pattern in _tool_patterns(placed.case):
-        if not any(fnmatchcase(name, pattern) for name in known):
-            problem = placed.problem(f"there is no tool {pattern!r}{did_you_mean(pattern, known)}", *path)
-            yield problem.model_copy(update={"severity": "warning"})
-
-
 def _tool_patterns(case: Case) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the names of tools; an expectation on one that does not exist does not depend on what the agent does."""
     expect = case.expect
-    for key in ("offered", "not_offered", "called", "called_exactly", "called_in_any_order", "not_called", "denied"):
+    keys = (
+        "offered",
+        "not_offered",
+        "called",
+        "called_exactly",
+        "called_in_any_order",
+        "not_called",
+        "denied",
+        "asked",
+    )
+    for key in keys:
         for index, pattern in enumerate(getattr(expect, key) or ()):
-            yield ("expect", key, index), pattern
-    for index, pattern in enumerate(expect.asked or ()):
-        if pattern not in ("plan", "step"):
-            yield ("expect", "asked", index), pattern
+            if key != "asked" or pattern not in ("plan", "step"):
+                yield ("expect", key, index), pattern
     yield from ((("expect", "arguments", pattern), pattern) for pattern in expect.arguments)
     yield from ((("results", name), name) for name in case.results)
 
@@ -433,7 +445,7 @@ async def judge_answer(
     question: Sequence[str],
     answer: str,
     generation: Generation,
-    context: Agent,
+    agent: Agent,
     launch: Open,
     models: Mapping[str, ModelClient],
 ) -> Judged:
@@ -444,22 +456,17 @@ async def judge_answer(
         question: the messages of the user.
         answer: the answer to judge.
         generation: has the settings, with the models' aliases.
-        context: an agent of it, for what compiling needs.
+        agent: the agent that answered, for what compiling needs.
         launch: opens a runtime.
         models: clients of models by name.
     """
-    text = json.dumps(
-        {
-            "rubric": judge.rubric,
-            "question": list(question),
-            "answer": shorten(answer, _MAX_ANSWER_CHARS),
-        },
-        ensure_ascii=False,
-    )
+    data = {"rubric": judge.rubric, "question": list(question), "answer": shorten(answer, _MAX_ANSWER_CHARS)}
+    text = json.dumps(data, ensure_ascii=False)
     spec, document = parse_agent("judge.yaml", _AGENT)
     spec = spec.model_copy(update={"model": judge.model})
-    own = build_agent(spec, document, content_digest(judge.model), replace(context.context, specs={_JUDGE: spec}))
-    alone = replace(generation, agents={_JUDGE: own}, tools={})
+    own = build_agent(spec, document, content_digest(judge.model), replace(agent.context, specs={_JUDGE: spec}))
+    settings = without_router_model(generation.settings)
+    alone = replace(generation, agents={_JUDGE: own}, tools={}, external=ExternalTools(), settings=settings)
     votes = []
     async with launch(alone, models) as runtime:
         for _ in range(judge.votes):
@@ -479,3 +486,8 @@ def _vote(result: RunResult[Judgement]) -> Vote:
 
 def _no_vote(why: str) -> Vote:
     return Vote("unsure", f"the judge gave no verdict: {one_line(why, _MAX_REASON_CHARS)}", failed=True)
+
+
+def without_router_model(settings: Settings) -> Settings:
+    """Return the settings without `routing.model`."""
+    return settings.model_copy(update={"routing": settings.routing.model_copy(update={"model": None})})

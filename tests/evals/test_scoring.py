@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from framework import Runtime
+from framework.config.settings import Settings
 from framework.engine.run_report import build_result
-from framework.evals.scoring import Score, expectations, score_run
+from framework.evals.runner import Attempt, score_run
+from framework.evals.suite import expectations
 from framework.llm.client import ModelRequest, Turn
 from framework.store.store import Store
 from framework.testing import ScriptedModel
@@ -115,17 +117,17 @@ def test_a_judge_reads_the_stored_answer_and_its_failure_is_no_pass(tmp_path: Pa
     [run_id] = ran(root, "echo hello")
     critic = ScriptedModel(script=judge)
 
-    async def main() -> Score:
+    async def main() -> Attempt:
         async with Runtime.open(root, store=STORE, watch=False) as runtime:
             state, events = await runtime.store.load_run(run_id), await runtime.store.events(run_id)
             generation, launch = runtime.catalog.current, partial(Runtime.over, root, None)
-            expected = expectations(generation)["one"]
-            return await score_run(expected, state, build_result(state), events, generation, launch, {"critic": critic})
+            expect, _ = expectations(generation)["one"]
+            return await score_run(expect, state, build_result(state), events, generation, launch, {"critic": critic})
 
     score = asyncio.run(main())
     assert score.passed is (reply == "pass")
-    assert score.unknown is (reply in ("prose", "error"))
-    labels = [one.label for one in score.results]
+    assert bool(score.unknown) is (reply in ("prose", "error"))
+    labels = [one.label for one in score.evaluations("run", Settings())]
     assert labels == (["pass", "pass"] if reply == "pass" else ["fail", "fail" if reply == "fail" else "unsure"])
     sent = json.loads(critic.requests[0].messages[-1].content)
     assert (sent["question"], sent["answer"]) == (["echo hello"], "hello")

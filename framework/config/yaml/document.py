@@ -413,6 +413,23 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(_BREAK.split(text))
 
 
+class BlockDumper(yaml.SafeDumper):
+    """Writes YAML as people do: a text of several lines as a block of its lines, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
+        """Return True: equal values are written again."""
+        return True
+
+    def represent_scalar(self, tag: str, value: Any, style: str | None = None) -> yaml.ScalarNode:
+        """Return the node of a value; a text that could be read as another one without quotes has them."""
+        if tag.endswith(":str"):
+            lines = value.split("\n")
+            is_plain = value[:1].strip() and all(map(str.isprintable, lines))
+            is_text = value not in _CONSTANTS and value[:1] not in "0123456789+-."
+            style = '"' if not is_plain else "|" if len(lines) > 1 else style if is_text else '"'
+        return super().represent_scalar(tag, value, style)
+
+
 def plain_scalar(text: str) -> Any:
     """Return the value of an unquoted scalar under the YAML 1.2 core schema.
 
