@@ -11,16 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import (
-    COMMAND,
-    ENVIRONMENT,
-    PATIENCE,
-    agentsd,
-    agentsd_in_process,
-    read_to_end,
-    read_until,
-    terminal,
-)
+from tests.support.commands import COMMAND, ENVIRONMENT, PATIENCE, agentsd, read_to_end, read_until, terminal
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.screens import without_styles
@@ -50,7 +41,7 @@ def test_init_creates_a_valid_project_that_runs(tmp_path: Path) -> None:
 
 
 def test_init_prints_the_next_commands_quoted_for_a_shell(tmp_path: Path) -> None:
-    done = agentsd_in_process("init", "mein projekt", cwd=tmp_path)
+    done = agentsd("init", "mein projekt", cwd=tmp_path)
     assert "  cd 'mein projekt' && agentsd run" in done.stdout
 
 
@@ -63,14 +54,14 @@ def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path)
 
 def test_run_continues_a_conversation(starter: Path) -> None:
     for message in ("echo hello", "echo again"):
-        assert agentsd_in_process("run", "--conversation", "c1", message, cwd=starter).returncode == 0
-    shown = agentsd_in_process("conversations", "show", "c1", cwd=starter).stdout
+        assert agentsd("run", "--conversation", "c1", message, cwd=starter).returncode == 0
+    shown = agentsd("conversations", "show", "c1", cwd=starter).stdout
     assert "hello" in shown
     assert "again" in shown
 
 
 def test_run_json_is_the_whole_result(starter: Path) -> None:
-    done = agentsd_in_process("run", "--agent", "log-analyst", "--json", "analyse data/logs/app.log", cwd=starter)
+    done = agentsd("run", "--agent", "log-analyst", "--json", "analyse data/logs/app.log", cwd=starter)
     result = json.loads(done.stdout)
     assert done.returncode == 0
     assert done.stderr == ""
@@ -83,29 +74,29 @@ def test_run_json_is_the_whole_result(starter: Path) -> None:
 
 def test_run_accepts_one_agent_file_without_a_project(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": agent("one", model="offline")})
-    done = agentsd_in_process("run", "./one.yaml", "calculate 6 * 7", cwd=tmp_path)
+    done = agentsd("run", "./one.yaml", "calculate 6 * 7", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "42\n")
 
 
 def test_run_accepts_one_agent_file_of_a_project_with_its_plugins(starter: Path) -> None:
-    done = agentsd_in_process("run", "agents.d/planner.yaml", "days between '2026-01-01' and '2026-01-31'", cwd=starter)
+    done = agentsd("run", "agents.d/planner.yaml", "days between '2026-01-01' and '2026-01-31'", cwd=starter)
     assert done.stderr.startswith("● planner")
 
 
 def test_trace_draws_the_waterfall(starter: Path) -> None:
-    done = agentsd_in_process("run", "--trace", "echo hello", cwd=starter)
+    done = agentsd("run", "--trace", "echo hello", cwd=starter)
     assert "invoke_workflow assistant" in done.stderr
     assert "execute_tool echo" in done.stderr
     assert "█" in done.stderr
 
 
 def test_an_unknown_agent_is_one_line_and_exit_2(starter: Path) -> None:
-    done = agentsd_in_process("run", "-a", "planer", "hi", cwd=starter)
+    done = agentsd("run", "-a", "planer", "hi", cwd=starter)
     assert (done.returncode, done.stderr) == (2, "error: no agent named 'planer'; did you mean planner?\n")
 
 
 def test_a_missing_key_is_one_line_that_names_the_variable(starter: Path) -> None:
-    done = agentsd_in_process("run", "-m", "openai/gpt-5.4-mini", "hi", cwd=starter)
+    done = agentsd("run", "-m", "openai/gpt-5.4-mini", "hi", cwd=starter)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "failed: openai/gpt-5.4-mini needs an API key: set OPENAI_API_KEY, or use model: offline"
@@ -113,7 +104,7 @@ def test_a_missing_key_is_one_line_that_names_the_variable(starter: Path) -> Non
 
 
 def test_errors_are_json_with_the_json_option(starter: Path) -> None:
-    done = agentsd_in_process("run", "--json", "-a", "nobody", "hi", cwd=starter)
+    done = agentsd("run", "--json", "-a", "nobody", "hi", cwd=starter)
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["code"] == "agent_not_found"
 
@@ -126,15 +117,15 @@ def test_check_prints_every_problem_with_its_place_and_exits_78(tmp_path: Path) 
             "agents.d/bad.yaml": agent("bad", model="offline", executr="plan", runtime_policy="{max_step: 3}"),
         },
     )
-    done = agentsd_in_process("check", cwd=tmp_path)
+    done = agentsd("check", cwd=tmp_path)
     assert done.returncode == 78
     assert "agents.d/bad.yaml:7:1: unknown key 'executr'" in done.stderr
     assert "did you mean 'executor'?" in done.stderr
     assert "agents.d/bad.yaml:8:18: unknown key 'max_step'" in done.stderr
     assert "agents: good" in done.stdout
     assert "2 errors, 0 warnings" in done.stdout
-    assert agentsd_in_process("run", "-a", "good", "echo x", cwd=tmp_path).stdout == "x\n"
-    report = json.loads(agentsd_in_process("check", "--json", cwd=tmp_path).stdout)
+    assert agentsd("run", "-a", "good", "echo x", cwd=tmp_path).stdout == "x\n"
+    report = json.loads(agentsd("check", "--json", cwd=tmp_path).stdout)
     assert report["ok"] is False
     assert [problem["line"] for problem in report["problems"]] == [7, 8]
 
@@ -160,7 +151,7 @@ TEN_MISTAKES = """
 def test_check_reports_ten_typical_mistakes_in_one_round(tmp_path: Path) -> None:
     good = agent("good", model="offline")
     write(tmp_path, {"agents.d/good.yaml": good, "agents.d/bad.yaml": TEN_MISTAKES, "prompts/bad.j2": "{{ ctiy }}"})
-    done = agentsd_in_process("check", cwd=tmp_path)
+    done = agentsd("check", cwd=tmp_path)
     places = [
         "bad.yaml:6:11: there is no executor 'plam'; did you mean plan?",
         "bad.yaml:7:1: unknown key 'tols'",
@@ -183,12 +174,12 @@ def test_check_strict_exits_1_if_there_are_warnings(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
 
     for words, code in ((("check",), 0), (("check", "--strict"), 1)):
-        done = agentsd_in_process(*words, cwd=tmp_path)
+        done = agentsd(*words, cwd=tmp_path)
         assert (done.returncode, "all files are valid (1 warning)" in done.stdout) == (code, True)
-    strict = agentsd_in_process("check", "--strict", "--json", cwd=tmp_path)
+    strict = agentsd("check", "--strict", "--json", cwd=tmp_path)
     assert (strict.returncode, json.loads(strict.stdout)["ok"]) == (1, False)
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
-    assert agentsd_in_process("check", "--strict", cwd=tmp_path).returncode == 0
+    assert agentsd("check", "--strict", cwd=tmp_path).returncode == 0
 
 
 TYPO = """
@@ -206,7 +197,7 @@ TYPO = """
 
 def test_a_typo_in_the_tool_of_a_deny_or_ask_rule_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": TYPO})
-    done = agentsd_in_process("check", cwd=tmp_path)
+    done = agentsd("check", cwd=tmp_path)
 
     assert done.returncode == 78
     assert "one.yaml:7:17: the deny rule 'write_fiel' matches no tool; did you mean write_file" in done.stderr
@@ -223,13 +214,13 @@ def test_check_of_one_file_of_a_project_shows_only_its_problems(tmp_path: Path) 
             "agents.d/bad.yaml": agent("bad", model="offline", executr="plan"),
         },
     )
-    assert agentsd_in_process("check", "agents.d/good.yaml", cwd=tmp_path).returncode == 0
-    assert agentsd_in_process("check", "agents.d/bad.yaml", cwd=tmp_path).returncode == 78
+    assert agentsd("check", "agents.d/good.yaml", cwd=tmp_path).returncode == 0
+    assert agentsd("check", "agents.d/bad.yaml", cwd=tmp_path).returncode == 78
 
 
 def test_a_broken_settings_file_exits_78(tmp_path: Path) -> None:
     write(tmp_path, {"agentsd.yaml": "modle: offline\n", "agents.d/one.yaml": agent("one", model="offline")})
-    done = agentsd_in_process("run", "hi", cwd=tmp_path)
+    done = agentsd("run", "hi", cwd=tmp_path)
     assert done.returncode == 78
     assert "agentsd.yaml:1:1: unknown key 'modle'" in done.stderr
     assert "did you mean 'model'?" in done.stderr
@@ -238,7 +229,7 @@ def test_a_broken_settings_file_exits_78(tmp_path: Path) -> None:
 def test_without_a_terminal_a_run_pauses_with_exit_code_3(tmp_path: Path) -> None:
     policy = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
-    done = agentsd_in_process("run", "echo hello", cwd=tmp_path)
+    done = agentsd("run", "echo hello", cwd=tmp_path)
     assert done.returncode == 3
     assert "waits for approval: echo (call_1)" in done.stderr
 
@@ -334,15 +325,15 @@ def test_the_terminal_shows_a_tree(starter: Path) -> None:
 
 def test_an_invalid_file_is_reported_once_with_exit_code_78(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": "version: 1\nname: one\n"})
-    done = agentsd_in_process("run", "./one.yaml", "hi", cwd=tmp_path)
+    done = agentsd("run", "./one.yaml", "hi", cwd=tmp_path)
     assert done.returncode == 78
     assert done.stderr.startswith("error: no valid agent\none.yaml:1:1: the key 'description' is missing")
     assert done.stderr.count("'description'") == 1
 
 
 def test_an_empty_folder_prints_what_to_do(tmp_path: Path) -> None:
-    assert "agentsd init" in agentsd_in_process("run", "hi", cwd=tmp_path).stderr
-    assert "agentsd init" in agentsd_in_process("check", cwd=tmp_path).stdout
+    assert "agentsd init" in agentsd("run", "hi", cwd=tmp_path).stderr
+    assert "agentsd init" in agentsd("check", cwd=tmp_path).stdout
 
 
 # --- what people type first
@@ -369,11 +360,11 @@ def test_frequent_words_are_understood(starter: Path, words: tuple[str, ...], sh
 
 
 def test_run_takes_an_agent_as_its_first_word(starter: Path) -> None:
-    assert "● basic (named by the caller" in agentsd_in_process("run", "basic", "hi", cwd=starter).stderr
-    assert "● basic (named by the caller" in agentsd_in_process("run", "basic", "-", cwd=starter, stdin="hi").stderr
-    assert "● assistant (no rule" in agentsd_in_process("run", "basic", cwd=starter).stderr, "one word is the message"
-    assert "● assistant (no rule" in agentsd_in_process("run", "basics", "hi", cwd=starter).stderr
-    assert "● planner (named" in agentsd_in_process("run", "-a", "planner", "basic", "hi", cwd=starter).stderr
+    assert "● basic (named by the caller" in agentsd("run", "basic", "hi", cwd=starter).stderr
+    assert "● basic (named by the caller" in agentsd("run", "basic", "-", cwd=starter, stdin="hi").stderr
+    assert "● assistant (no rule" in agentsd("run", "basic", cwd=starter).stderr, "one word is the message"
+    assert "● assistant (no rule" in agentsd("run", "basics", "hi", cwd=starter).stderr
+    assert "● planner (named" in agentsd("run", "-a", "planner", "basic", "hi", cwd=starter).stderr
 
 
 def test_chat_takes_an_agent(starter: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from framework.cli.completion import command_of, read_index
-from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
+from tests.support.commands import ENVIRONMENT, agentsd
 from tests.support.projects import agent, write
 
 ENTRY = [sys.executable, "-c", "import sys; from framework.cli.entry import main; sys.exit(main())"]
@@ -120,7 +120,7 @@ def test_bash_completes_with_the_printed_script(project: Path, tmp_path: Path) -
         f"#!{sys.executable}\nimport sys\nfrom framework.cli.entry import main\nsys.exit(main())\n", "utf-8"
     )
     command.chmod(0o755)
-    script = agentsd_in_process("completion", "bash", cwd=project).stdout
+    script = agentsd("completion", "bash", cwd=project).stdout
     asks = 'COMP_WORDS=(agentsd run -a l); COMP_CWORD=3; _agentsd_completion agentsd; echo "${COMPREPLY[@]}"'
     env = {**ENVIRONMENT, "PATH": f"{command.parent}:{os.environ['PATH']}"}
     bash = ["bash", "--norc", "-c", f"{script}\n{asks}"]
@@ -130,13 +130,13 @@ def test_bash_completes_with_the_printed_script(project: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_names_the_command(tmp_path: Path, shell: str) -> None:
-    done = agentsd_in_process("completion", shell, cwd=tmp_path)
+    done = agentsd("completion", shell, cwd=tmp_path)
     assert done.returncode == 0
     assert "_AGENTSD_COMPLETE" in done.stdout
 
 
 def test_an_unknown_shell_is_a_usage_error(tmp_path: Path) -> None:
-    done = agentsd_in_process("completion", "tcsh", cwd=tmp_path)
+    done = agentsd("completion", "tcsh", cwd=tmp_path)
     assert done.returncode == 2
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in done.stderr
 

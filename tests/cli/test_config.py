@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import agentsd, agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 
@@ -16,16 +16,16 @@ def test_diff_shows_each_change_with_its_direction(tmp_path: Path) -> None:
     write(tmp_path / "old", {"agents.d/one.yaml": agent("one", model="offline")})
     new = agent("one", model="offline", runtime_policy="{max_steps: 3, max_total_tokens: null}")
     write(tmp_path / "new", {"agents.d/one.yaml": new, "agents.d/two.yaml": agent("two", model="offline")})
-    done = agentsd_in_process("config", "diff", "old", "new", cwd=tmp_path)
+    done = agentsd("config", "diff", "old", "new", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "one: limits.steps: 10 -> 3 (tightens)",
         "one: limits.tokens: 50000 -> none (widens)",
         "two: added (widens)",
     ]
-    as_json = json.loads(agentsd_in_process("config", "diff", "old", "new", "--json", cwd=tmp_path).stdout)
+    as_json = json.loads(agentsd("config", "diff", "old", "new", "--json", cwd=tmp_path).stdout)
     assert [change["effect"] for change in as_json] == ["tightens", "widens", "widens"]
-    assert agentsd_in_process("config", "diff", "old", "old", cwd=tmp_path).returncode == 0
+    assert agentsd("config", "diff", "old", "old", cwd=tmp_path).returncode == 0
 
 
 MISTAKES = {
@@ -62,7 +62,7 @@ def test_check_on_twenty_typical_mistakes_prints_twenty_actionable_findings(tmp_
         if not line.startswith("instructions"):
             keys.append("instructions: i\n")
         write(tmp_path, {f"agents.d/{number:02}-{name}.yaml": "".join(keys) + line + "\n"})
-    done = agentsd_in_process("check", cwd=tmp_path)
+    done = agentsd("check", cwd=tmp_path)
     assert done.returncode == 78
     for number, (name, (_, message, hint)) in enumerate(MISTAKES.items()):
         file = f"agents.d/{number:02}-{name}.yaml"
@@ -92,7 +92,7 @@ def test_check_survives_hostile_files_and_names_each(tmp_path: Path) -> None:
     folder.mkdir()
     for name, data in hostile.items():
         (folder / name).write_bytes(data)
-    done = agentsd_in_process("check", cwd=tmp_path)
+    done = agentsd("check", cwd=tmp_path)
     assert done.returncode == 78
     for name in hostile:
         assert f"agents.d/{name}" in done.stderr
@@ -102,7 +102,7 @@ def test_check_survives_hostile_files_and_names_each(tmp_path: Path) -> None:
 def test_no_error_shows_a_secret_from_the_environment(tmp_path: Path) -> None:
     settings = "models: {a: {model: '${SECRET_NAME}', api_key: '${SECRET_KEY}', base_urls: '${SECRET_KEY}'}}\n"
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agentsd.yaml": settings})
-    unset = agentsd_in_process("check", cwd=tmp_path)
+    unset = agentsd("check", cwd=tmp_path)
     assert unset.returncode == 78
     assert "SECRET_KEY is not set" in unset.stderr
     done = agentsd("check", cwd=tmp_path, SECRET_NAME="openai/x", SECRET_KEY="hunter2-very-secret")
@@ -134,7 +134,7 @@ SERVED = {
     ids=["key", "values", "yaml", "variable"],
 )
 def test_check_reports_the_other_files_beside_invalid_settings(tmp_path: Path, settings: str, found: list[str]) -> None:
-    done = agentsd_in_process("check", cwd=write(tmp_path, {**SERVED, "agentsd.yaml": settings}))
+    done = agentsd("check", cwd=write(tmp_path, {**SERVED, "agentsd.yaml": settings}))
 
     assert done.returncode == 78
     for text in ("agentsd.yaml" + found[0], "there is no tool 'read_fil'", "plugins/x.py:1:7"):
@@ -150,7 +150,7 @@ def test_an_unset_api_key_stops_serve_only(tmp_path: Path) -> None:
 
     for arguments in (["check"], ["run", "hi"], ["test"], ["chat"], ["explain", "one"], ["runs", "list"]):
         assert agentsd(*arguments, cwd=tmp_path).returncode == 0, arguments
-    assert "the variable NO_SERVER_KEY is not set" in agentsd_in_process("check", cwd=tmp_path).stderr
+    assert "the variable NO_SERVER_KEY is not set" in agentsd("check", cwd=tmp_path).stderr
     done = agentsd("serve", cwd=tmp_path)
     assert (done.returncode, "agentsd.yaml:1:21: the variable NO_SERVER_KEY is not set" in done.stderr) == (78, True)
 
@@ -161,7 +161,7 @@ def test_an_unset_api_key_stops_serve_only(tmp_path: Path) -> None:
 )
 def test_a_variable_in_an_agent_file_is_explained(tmp_path: Path, line: str) -> None:
     write(tmp_path, {"agents.d/one.yaml": f"version: 1\nname: one\ndescription: d\ninstructions: i\n{line}\n"})
-    done = agentsd_in_process("check", cwd=tmp_path)
+    done = agentsd("check", cwd=tmp_path)
     assert "variables are replaced in agentsd.yaml and plugins/*.yaml only" in done.stderr
 
 
@@ -171,12 +171,12 @@ def test_an_input_of_type_string_is_the_text_that_was_typed(tmp_path: Path, valu
     keys = {"model": "offline", "inputs": inputs, "instructions": "{template: one.j2}"}
     write(tmp_path, {"agents.d/one.yaml": agent("one", **keys), "prompts/one.j2": "<{{ version }}|{{ count }}>"})
 
-    done = agentsd_in_process("explain", "one", "-i", f"version={value}", "-i", "count=3", cwd=tmp_path)
+    done = agentsd("explain", "one", "-i", f"version={value}", "-i", "count=3", cwd=tmp_path)
 
     assert f"<{value.strip(chr(34))}|3>" in done.stdout
-    done = agentsd_in_process("run", "hi", "-i", f"version={value}", "-i", "count=3", cwd=tmp_path)
+    done = agentsd("run", "hi", "-i", f"version={value}", "-i", "count=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert agentsd_in_process("run", "hi", "-i", "version=1", "-i", "count=x", cwd=tmp_path).returncode == 2
+    assert agentsd("run", "hi", "-i", "version=1", "-i", "count=x", cwd=tmp_path).returncode == 2
 
 
 def test_each_mistake_is_reported_once(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_each_mistake_is_reported_once(tmp_path: Path) -> None:
         "agents.d/two.yaml": agent("two", model="local", runtime_policy="{max_cost_usd: 1.0}", budgets="[team, month]"),
         "agents.d/three.yaml": agent("three", model="local", budgets="[team, month]"),
     }
-    done = agentsd_in_process("check", cwd=write(tmp_path, files))
+    done = agentsd("check", cwd=write(tmp_path, files))
 
     assert done.stdout.endswith("3 errors, 0 warnings\n")
     assert done.stderr.count("'nme' is undefined") == 1
     assert done.stderr.count("cannot be enforced: the price of local is unknown") == 2
-    assert "cannot render template one.j2" in agentsd_in_process("check", "agents.d/one.yaml", cwd=tmp_path).stderr
+    assert "cannot render template one.j2" in agentsd("check", "agents.d/one.yaml", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize("folder", [".", "inner"])
@@ -209,14 +209,12 @@ def test_a_project_is_compared_with_a_revision_of_git(tmp_path: Path, folder: st
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "first")
-    assert agentsd_in_process("config", "diff", "HEAD", cwd=root).returncode == 0
+    assert agentsd("config", "diff", "HEAD", cwd=root).returncode == 0
     write(root, {"agents.d/one.yaml": agent("one", model="offline", runtime_policy="{max_steps: 9}")})
-    done = agentsd_in_process("config", "diff", "HEAD", cwd=root)
+    done = agentsd("config", "diff", "HEAD", cwd=root)
     assert (done.returncode, "limits.steps" in done.stdout) == (1, True), done.stderr
     git("commit", "-qam", "second")
-    assert (
-        "limits.steps" in agentsd_in_process("config", "diff", "HEAD~1", "HEAD", "-C", str(root), cwd=tmp_path).stdout
-    )
-    unknown = agentsd_in_process("config", "diff", "--", "--output=x", cwd=root)
+    assert "limits.steps" in agentsd("config", "diff", "HEAD~1", "HEAD", "-C", str(root), cwd=tmp_path).stdout
+    unknown = agentsd("config", "diff", "--", "--output=x", cwd=root)
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "no such file or folder, nor a revision of git: --output=x" in unknown.stderr

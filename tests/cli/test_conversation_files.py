@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.file_requests import files_in
 from tests.support.media import pdf, png
 from tests.support.projects import agent, write
@@ -36,7 +36,7 @@ CONVERSATION = [
 
 def imported(folder: Path) -> None:
     write(folder, {"agents.d/one.yaml": agent("one", model="offline"), "c1.json": json.dumps(CONVERSATION)})
-    done = agentsd_in_process("conversations", "import", "c1.json", "-f", "openai", "-a", "one", "-c", "c1", cwd=folder)
+    done = agentsd("conversations", "import", "c1.json", "-f", "openai", "-a", "one", "-c", "c1", cwd=folder)
     assert (done.returncode, done.stdout) == (0, "c1\n"), done.stderr
 
 
@@ -44,7 +44,7 @@ def imported(folder: Path) -> None:
 def test_an_imported_conversation_is_exported_with_its_files(tmp_path: Path, form: str) -> None:
     imported(tmp_path)
 
-    data = json.loads(agentsd_in_process("conversations", "export", "c1", "-f", form, cwd=tmp_path).stdout)
+    data = json.loads(agentsd("conversations", "export", "c1", "-f", form, cwd=tmp_path).stdout)
 
     body = {"messages": data} if form == "openai" else data
     assert files_in(form, body) == [("image/png", png("cat")), ("application/pdf", pdf())]
@@ -54,22 +54,22 @@ def test_an_imported_conversation_is_exported_with_its_files(tmp_path: Path, for
 
 def test_the_neutral_format_takes_files_to_another_project(tmp_path: Path) -> None:
     imported(tmp_path)
-    out = agentsd_in_process("conversations", "export", "c1", cwd=tmp_path).stdout
+    out = agentsd("conversations", "export", "c1", cwd=tmp_path).stdout
     other = tmp_path / "other"
     write(other, {"agents.d/one.yaml": agent("one", model="offline"), "c1.json": out})
 
-    done = agentsd_in_process("conversations", "import", "c1.json", "-a", "one", "-c", "c1", cwd=other)
+    done = agentsd("conversations", "import", "c1.json", "-a", "one", "-c", "c1", cwd=other)
 
     assert done.returncode == 0, done.stderr
-    assert agentsd_in_process("conversations", "export", "c1", cwd=other).stdout == out
-    assert agentsd_in_process("runs", "export", "last", cwd=other).stdout == out
+    assert agentsd("conversations", "export", "c1", cwd=other).stdout == out
+    assert agentsd("runs", "export", "last", cwd=other).stdout == out
 
 
 def test_a_remote_image_is_not_fetched(tmp_path: Path) -> None:
     message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/cat.png"}}]}
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "c1.json": json.dumps([message])})
 
-    done = agentsd_in_process("conversations", "import", "c1.json", "-f", "openai", "-a", "one", cwd=tmp_path)
+    done = agentsd("conversations", "import", "c1.json", "-f", "openai", "-a", "one", cwd=tmp_path)
 
     assert done.returncode == 2
     assert done.stderr == (
@@ -80,15 +80,15 @@ def test_a_remote_image_is_not_fetched(tmp_path: Path) -> None:
 
 def test_a_fork_has_the_history_and_leaves_the_other_as_it_is(tmp_path: Path) -> None:
     imported(tmp_path)
-    before = agentsd_in_process("conversations", "export", "c1", cwd=tmp_path).stdout
-    assert agentsd_in_process("conversations", "fork", "c1", "-c", "c2", cwd=tmp_path).stdout == "c2\n"
-    assert agentsd_in_process("conversations", "export", "c1", cwd=tmp_path).stdout == before
-    assert json.loads(agentsd_in_process("conversations", "export", "c2", cwd=tmp_path).stdout) == json.loads(before)
+    before = agentsd("conversations", "export", "c1", cwd=tmp_path).stdout
+    assert agentsd("conversations", "fork", "c1", "-c", "c2", cwd=tmp_path).stdout == "c2\n"
+    assert agentsd("conversations", "export", "c1", cwd=tmp_path).stdout == before
+    assert json.loads(agentsd("conversations", "export", "c2", cwd=tmp_path).stdout) == json.loads(before)
     for arguments, message in (
         (("c1", "-c", "c2"), "c2"),
         (("nope",), "no conversation 'nope'"),
         (("c1", "--before", "nope"), "no run"),
     ):
-        done = agentsd_in_process("conversations", "fork", *arguments, cwd=tmp_path)
+        done = agentsd("conversations", "fork", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert message in done.stderr

@@ -19,7 +19,7 @@ from framework.evals.suite import case_file, with_case
 from framework.types.errors import RequestError
 from framework.types.state import Confirmation
 from tests.support.cases import cases
-from tests.support.commands import agentsd, agentsd_in_process, read_to_end, read_until, terminal
+from tests.support.commands import agentsd, read_to_end, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.screens import without_styles
 
@@ -95,17 +95,17 @@ def project(starter: Path, tmp_path: Path) -> Path:
 
 
 def test_a_plan_is_rejected_by_the_name_in_the_hint(project: Path) -> None:
-    waiting = agentsd_in_process("run", "-a", "planner", TASK, cwd=project)
+    waiting = agentsd("run", "-a", "planner", TASK, cwd=project)
     assert waiting.returncode == 3
     assert "--approve plan (or --reject plan; " in waiting.stderr
-    done = agentsd_in_process("runs", "decide", "last", "--reject", "plan", cwd=project)
+    done = agentsd("runs", "decide", "last", "--reject", "plan", cwd=project)
     assert (done.returncode, "no pending decision" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_rejected_edit_prints_the_reason(project: Path) -> None:
-    agentsd_in_process("run", "-a", "planner", TASK, cwd=project)
+    agentsd("run", "-a", "planner", TASK, cwd=project)
     steps = {"goal": "g", "steps": [{"id": "s1", "description": "d", "tool": "no_such_tool"}]}
-    done = agentsd_in_process("runs", "decide", "last", "--edit", f"plan={json.dumps(steps)}", cwd=project)
+    done = agentsd("runs", "decide", "last", "--edit", f"plan={json.dumps(steps)}", cwd=project)
     assert done.returncode == 3
     assert "your edit is invalid: " in done.stderr
     assert "no_such_tool" in done.stderr
@@ -119,11 +119,11 @@ def test_a_second_export_is_added_to_the_file(tmp_path: Path, before: str) -> No
     files = {"agents.d/one.yaml": agent("one", model="offline")}
     write(tmp_path, files | ({"agents.d/one.test.yaml": before} if before else {}))
     for _ in range(2):
-        agentsd_in_process("run", "-a", "one", "echo hello", cwd=tmp_path)
-        done = agentsd_in_process("runs", "export", "last", "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
+        agentsd("run", "-a", "one", "echo hello", cwd=tmp_path)
+        done = agentsd("runs", "export", "last", "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "agents.d/one.test.yaml").read_text().startswith(before.rstrip())
-    tested = agentsd_in_process("test", cwd=tmp_path)
+    tested = agentsd("test", cwd=tmp_path)
     assert f"{3 if before else 2} passed, 0 failed" in tested.stdout, tested.stdout + tested.stderr
 
 
@@ -132,8 +132,8 @@ def test_a_second_export_is_added_to_the_file(tmp_path: Path, before: str) -> No
 )
 def test_a_file_that_cannot_be_extended_is_not_changed(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agents.d/one.test.yaml": text})
-    agentsd_in_process("run", "-a", "one", "echo hello", cwd=tmp_path)
-    done = agentsd_in_process("runs", "export", "last", "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
+    agentsd("run", "-a", "one", "echo hello", cwd=tmp_path)
+    done = agentsd("runs", "export", "last", "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
     assert (done.returncode, "cannot be extended" in done.stderr) == (2, True)
     assert (tmp_path / "agents.d/one.test.yaml").read_text() == text
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 POLICY = """{
@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def explained(project: Path, *arguments: str) -> dict[str, dict[str, Any]]:
-    done = agentsd_in_process("explain", "a", "--json", *arguments, cwd=project)
+    done = agentsd("explain", "a", "--json", *arguments, cwd=project)
     assert done.returncode == 0, done.stderr
     return {tool["tool"]: tool for tool in json.loads(done.stdout)["tools"]}
 
@@ -58,7 +58,7 @@ def test_every_tool_is_listed_with_its_verdict_and_the_deciding_line(project: Pa
 
 
 def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> None:
-    done = agentsd_in_process("explain", "a", "-i", "who=Ann", cwd=project)
+    done = agentsd("explain", "a", "-i", "who=Ann", cwd=project)
     assert done.returncode == 0
     for line in (
         "denied   when path *.env (agents.d/a.yaml:7): secrets",
@@ -68,7 +68,7 @@ def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> N
         "  You help Ann.",
     ):
         assert line in done.stdout, line
-    assert "You help <who>." in agentsd_in_process("explain", "a", cwd=project).stdout
+    assert "You help <who>." in agentsd("explain", "a", cwd=project).stdout
 
 
 @pytest.mark.parametrize(
@@ -93,33 +93,33 @@ def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> N
 def test_a_tool_and_a_call_get_the_same_verdict_as_in_a_run(
     project: Path, tool: str, arguments: str | None, code: int, text: str
 ) -> None:
-    done = agentsd_in_process("explain", "a", tool, *([arguments] if arguments else []), cwd=project)
+    done = agentsd("explain", "a", tool, *([arguments] if arguments else []), cwd=project)
     assert done.returncode == code
     assert text in done.stdout + done.stderr
 
 
 def test_agents_are_listed_and_shown_with_effective_settings(project: Path) -> None:
-    assert agentsd_in_process("agents", "list", cwd=project).stdout.startswith("a  react  offline  3  The agent a.")
-    (row,) = json.loads(agentsd_in_process("agents", "list", "--json", cwd=project).stdout)
+    assert agentsd("agents", "list", cwd=project).stdout.startswith("a  react  offline  3  The agent a.")
+    (row,) = json.loads(agentsd("agents", "list", "--json", cwd=project).stdout)
     assert (row["name"], row["path"], row["stale"]) == ("a", "agents.d/a.yaml", False)
-    spec = yaml.safe_load(agentsd_in_process("agents", "show", "a", cwd=project).stdout)
+    spec = yaml.safe_load(agentsd("agents", "show", "a", cwd=project).stdout)
     assert spec["limits"]["steps"] == 10
     assert spec["approve_from"] == {"risk": "high", "expires": None, "on_expiry": "reject"}
-    missing = agentsd_in_process("agents", "show", "b", cwd=project)
+    missing = agentsd("agents", "show", "b", cwd=project)
     assert (missing.returncode, "no agent named 'b'" in missing.stderr) == (2, True)
 
 
 def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> None:
-    listed = agentsd_in_process("tools", "list", cwd=project).stdout
+    listed = agentsd("tools", "list", cwd=project).stdout
     assert "p.wipe" in listed
-    rows = json.loads(agentsd_in_process("tools", "list", "--json", cwd=project).stdout)
+    rows = json.loads(agentsd("tools", "list", "--json", cwd=project).stdout)
     assert next(row for row in rows if row["name"] == "p.wipe")["risk"] == "high"
-    allowed = agentsd_in_process("tools", "call", "echo", '{"text": "hi"}', "-a", "a", cwd=project)
+    allowed = agentsd("tools", "call", "echo", '{"text": "hi"}', "-a", "a", cwd=project)
     assert (allowed.returncode, allowed.stdout) == (0, "hi\n")
-    denied = agentsd_in_process("tools", "call", "p.wipe", '{"path": "x"}', "-a", "a", cwd=project)
+    denied = agentsd("tools", "call", "p.wipe", '{"path": "x"}', "-a", "a", cwd=project)
     assert denied.returncode == 1
     assert "max_risk medium (default): its risk is high" in denied.stderr
-    paused = agentsd_in_process("tools", "call", "list_dir", "-a", "a", cwd=project)
+    paused = agentsd("tools", "call", "list_dir", "-a", "a", cwd=project)
     assert (paused.returncode, "list_dir needs approval: who knows" in paused.stderr) == (3, True)
 
 
@@ -127,5 +127,5 @@ def test_the_tools_of_an_agent_alone_are_called_like_others(project: Path) -> No
     text = (project / "agents.d/a.yaml").read_text()
     skill = "---\nname: tone\ndescription: How to write.\n---\nBe kind.\n"
     write(project, {"agents.d/a.yaml": f"{text}skills: [tone]\n", "skills/tone/SKILL.md": skill})
-    called = agentsd_in_process("tools", "call", "skill.load", '{"name": "tone"}', "-a", "a", cwd=project)
+    called = agentsd("tools", "call", "skill.load", '{"name": "tone"}', "-a", "a", cwd=project)
     assert (called.returncode, "Be kind." in called.stdout) == (0, True), called.stderr

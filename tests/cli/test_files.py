@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from framework import File, RequestError
 from framework.cli.chat_commands import attached
 from tests.support.cases import cases
-from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
+from tests.support.commands import ENVIRONMENT, agentsd, agentsd_process
 from tests.support.forks import Fork
 from tests.support.media import jpeg, pdf, png
 from tests.support.projects import agent, write
@@ -51,14 +51,14 @@ def test_a_picture_reaches_the_model_of_a_run(tmp_path: Path) -> None:
     async def main() -> None:
         async with wire_server([says("a cat")]) as server:
             served(tmp_path, server)
-            done = await asyncio.to_thread(agentsd, "run", "-f", "a.png", "What", "is it?", cwd=tmp_path)
+            done = await asyncio.to_thread(agentsd_process, "run", "-f", "a.png", "What", "is it?", cwd=tmp_path)
             assert (done.returncode, done.stdout) == (0, "a cat\n"), done.stderr
             assert images_in(server.requests[0]) == [png("a")]
 
     asyncio.run(main())
-    shown = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
+    shown = agentsd("runs", "show", "last", cwd=tmp_path).stdout
     assert f"you: [image/png {len(png('a'))} bytes a.png] What is it?" in shown
-    as_json = agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout
+    as_json = agentsd("runs", "show", "last", "--json", cwd=tmp_path).stdout
     assert base64.b64encode(png("a")).decode()[4:-4] not in as_json
 
 
@@ -71,7 +71,7 @@ def test_a_killed_run_still_sends_its_picture_when_it_is_resumed(tmp_path: Path)
                 os.kill(process.pid, signal.SIGKILL)
                 await asyncio.to_thread(process.wait)
             (tmp_path / "a.png").unlink()
-            done = await asyncio.to_thread(agentsd, "runs", "resume", "last", cwd=root)
+            done = await asyncio.to_thread(agentsd_process, "runs", "resume", "last", cwd=root)
             assert (done.returncode, done.stdout) == (0, "a cat\n"), done.stderr
             assert [images_in(request) for request in server.requests] == [[png("a")], [png("a")]]
 
@@ -82,7 +82,7 @@ def test_a_pdf_for_a_model_without_pdfs_is_an_error_before_the_call(tmp_path: Pa
     async def main() -> None:
         async with wire_server([]) as server:
             served(tmp_path, server, images=True, pdf=False)
-            done = await asyncio.to_thread(agentsd, "run", "-f", "my page.pdf", "Read", cwd=tmp_path)
+            done = await asyncio.to_thread(agentsd_process, "run", "-f", "my page.pdf", "Read", cwd=tmp_path)
             assert (done.returncode, server.requests) == (2, [])
             assert "error: seer does not accept PDFs: [application/pdf" in done.stderr
             assert "my page.pdf]; choose another model, or, if it does, set `pdf: true`" in done.stderr
@@ -100,20 +100,20 @@ def test_a_pdf_for_a_model_without_pdfs_is_an_error_before_the_call(tmp_path: Pa
     ],
 )
 def test_a_file_that_cannot_be_attached_is_a_usage_error(tmp_path: Path, name: str, problem: str) -> None:
-    done = agentsd_in_process("run", "-f", "a.png", "-f", name, "hi", cwd=project(tmp_path))
+    done = agentsd("run", "-f", "a.png", "-f", name, "hi", cwd=project(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {problem}\n")
-    assert agentsd_in_process("runs", "list", cwd=tmp_path).stdout == "no runs are stored\n"
+    assert agentsd("runs", "list", cwd=tmp_path).stdout == "no runs are stored\n"
 
 
 def test_paths_in_a_chat_attach_their_files(tmp_path: Path) -> None:
     lines = ["What is in a.png?", "lie.png", "my\\ page.pdf"]
-    done = agentsd_in_process("chat", "-c", "c", cwd=project(tmp_path), stdin="\n".join(lines))
+    done = agentsd("chat", "-c", "c", cwd=project(tmp_path), stdin="\n".join(lines))
     picture, page = f"[image/png {len(png('a'))} bytes a.png]", f"[application/pdf {len(pdf(2))} bytes my page.pdf]"
     assert f"(attached: {picture})\n" in done.stderr
     assert f"(attached: {page})\n" in done.stderr
     assert "lie.png has the extension of image/png, but its content is image/jpeg" in done.stderr
     assert done.stdout.count("files received, which the offline model cannot read") == 2
-    shown = agentsd_in_process("conversations", "show", "c", cwd=tmp_path).stdout
+    shown = agentsd("conversations", "show", "c", cwd=tmp_path).stdout
     assert f"you: {picture} What is in a.png?\n" in shown
     assert f"you: {page}\n" in shown
 

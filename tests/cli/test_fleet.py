@@ -10,7 +10,7 @@ from typing import Any
 
 from framework.store.store import Store
 from framework.types.state import RunRequest
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.queues import request
 
@@ -32,7 +32,7 @@ def with_stores(root: Path, count: int, body: Callable[[list[Store]], Awaitable[
 
 
 async def fleet(root: Path, *options: str) -> str:
-    return (await asyncio.to_thread(agentsd_in_process, "fleet", *options, cwd=root)).stdout
+    return (await asyncio.to_thread(agentsd, "fleet", *options, cwd=root)).stdout
 
 
 def project(root: Path) -> Path:
@@ -72,7 +72,7 @@ def test_processes_are_listed_with_what_differs_and_what_waits(tmp_path: Path) -
             "handed on: see below",
         ):
             assert any(line.endswith(why) for line in lines), shown
-        run = (await asyncio.to_thread(agentsd_in_process, "runs", "show", run_id, cwd=tmp_path)).stdout.splitlines()
+        run = (await asyncio.to_thread(agentsd, "runs", "show", run_id, cwd=tmp_path)).stdout.splitlines()
         assert '  worker-1 has no tool "refund" (plugins/refund.py)' in run
         data = json.loads(await fleet(tmp_path, "--json"))
         assert data["digests"] == {"a": {"d1d1d1d1d1": 3, "d2d2d2d2d2": 1}}
@@ -95,10 +95,10 @@ def test_a_process_that_has_ended_and_one_with_few_tasks_are_shown_as_such(tmp_p
 
 
 def test_a_store_without_processes_says_what_to_start(tmp_path: Path) -> None:
-    done = agentsd_in_process("fleet", cwd=project(tmp_path))
+    done = agentsd("fleet", cwd=project(tmp_path))
     assert (done.returncode, done.stdout) == (0, "no process: start `agentsd serve` or `agentsd worker`\n")
 
 
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    done = agentsd_in_process("fleet", "nowhere", cwd=tmp_path)
+    done = agentsd("fleet", "nowhere", cwd=tmp_path)
     assert (done.returncode, "no such file or folder: nowhere" in done.stderr) == (2, True)

@@ -18,7 +18,7 @@ from framework.store.url import open_store
 from framework.store.views import read_fleet
 from framework.types.fleet import Fleet
 from framework.types.state import RunState
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.held_calls import write_held_project
 from tests.support.projects import write
 from tests.support.workers import PATIENCE, working
@@ -75,7 +75,7 @@ def test_a_run_keeps_its_files_when_it_continues_in_a_process_that_was_reloaded(
                     project(second, url, gate, instructions="You are new.")
                     after = await seen(store, lambda fleet: len(fleet.digests["one"]) == 2)
                     assert after.digests["one"][digest] == 1
-                    shown = await asyncio.to_thread(agentsd_in_process, "fleet", cwd=first)
+                    shown = await asyncio.to_thread(agentsd, "fleet", cwd=first)
                     assert "agent one: 1 of 2 processes have " in shown.stdout
                     began = await store.load_run(run_id)
                     killed.process.kill()

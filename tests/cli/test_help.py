@@ -16,7 +16,7 @@ from framework.cli.main import IndexedHelp
 from framework.cli.main import agentsd as root
 from tests.support.cases import each
 from tests.support.command_index import index_text
-from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
+from tests.support.commands import ENVIRONMENT, agentsd
 
 
 def leaves(group: click.Group = root, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -62,7 +62,7 @@ def test_help_imports_no_command(arguments: tuple[str, ...], tmp_path: Path) -> 
 
 def test_the_help_of_a_group_shows_whole_summaries(tmp_path: Path) -> None:
     for group in ("tools", "config", "runs", "agents", "keys", "new", "conversations"):
-        done = agentsd_in_process(group, "--help", cwd=tmp_path)
+        done = agentsd(group, "--help", cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert "..." not in done.stdout.replace("[ARGS]...", "")
 
@@ -77,13 +77,13 @@ def test_a_flag_after_two_dashes_is_text(tmp_path: Path) -> None:
     ("arguments", "meant"), [(("ruin", "--help"), "did you mean run"), (("tools", "lst", "-h"), "did you mean list")]
 )
 def test_the_help_of_an_unknown_command_is_an_error(tmp_path: Path, arguments: tuple[str, ...], meant: str) -> None:
-    done = agentsd_in_process(*arguments, cwd=tmp_path)
+    done = agentsd(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert meant in done.stderr
 
 
 def test_check_imports_no_model_client_and_no_executor(tmp_path: Path) -> None:
-    assert agentsd_in_process("init", cwd=tmp_path).returncode == 0
+    assert agentsd("init", cwd=tmp_path).returncode == 0
     shows = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
     code = f"{shows}from framework.cli.main import main; main(['check'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
@@ -105,18 +105,18 @@ def test_check_imports_no_model_client_and_no_executor(tmp_path: Path) -> None:
 def test_a_mistake_in_a_command_line_begins_with_the_error(
     tmp_path: Path, arguments: tuple[str, ...], first: str
 ) -> None:
-    done = agentsd_in_process(*arguments, cwd=tmp_path)
+    done = agentsd(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(first)
     assert "\nUsage: agentsd" in done.stderr
 
 
 def test_the_version_has_a_name(tmp_path: Path) -> None:
-    assert re.fullmatch(r"agentsd \d+\.\d+\.\d+\S*\n", agentsd_in_process("--version", cwd=tmp_path).stdout)
+    assert re.fullmatch(r"agentsd \d+\.\d+\.\d+\S*\n", agentsd("--version", cwd=tmp_path).stdout)
 
 
 @pytest.mark.parametrize("group", [(), ("runs",), ("config",), ("tools",)])
 def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...], tmp_path: Path) -> None:
-    done = agentsd_in_process(*group, cwd=tmp_path)
+    done = agentsd(*group, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == agentsd_in_process(*group, "--help", cwd=tmp_path).stdout
+    assert done.stderr == agentsd(*group, "--help", cwd=tmp_path).stdout

@@ -13,7 +13,7 @@ from framework.config.settings import Settings
 from framework.server.identity import access_check
 from framework.types.redact import redact
 from tests.support.api_keys import request_with
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import write
 
 OPTIONS = [
@@ -23,7 +23,7 @@ OPTIONS = [
 
 
 def test_the_printed_entry_admits_the_printed_key(tmp_path: Path) -> None:
-    done = agentsd_in_process("keys", "new", *OPTIONS, cwd=tmp_path)
+    done = agentsd("keys", "new", *OPTIONS, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     _, key, _, yaml = done.stdout.split("\n\n")
     assert [*tmp_path.iterdir()] == [], "the key is not stored"
@@ -40,9 +40,7 @@ def test_the_printed_entry_admits_the_printed_key(tmp_path: Path) -> None:
 
 
 def test_each_key_is_new_and_may_only_chat_by_default(tmp_path: Path) -> None:
-    shown = [
-        json.loads(agentsd_in_process("keys", "new", "--name", "web", "--json", cwd=tmp_path).stdout) for _ in range(2)
-    ]
+    shown = [json.loads(agentsd("keys", "new", "--name", "web", "--json", cwd=tmp_path).stdout) for _ in range(2)]
     assert shown[0]["key"] != shown[1]["key"]
     for one in shown:
         digest = sha256(one["key"].encode()).hexdigest()
@@ -66,7 +64,7 @@ def test_each_key_is_new_and_may_only_chat_by_default(tmp_path: Path) -> None:
 def test_an_invalid_option_is_named_and_no_key_is_printed(
     tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    done = agentsd_in_process("keys", "new", *options, cwd=tmp_path)
+    done = agentsd("keys", "new", *options, cwd=tmp_path)
     assert done.returncode != 0
     assert message in done.stderr
     assert done.stdout == ""

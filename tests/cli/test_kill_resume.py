@@ -19,7 +19,7 @@ import pytest
 from framework.store.store import Store
 from framework.types.state import RunState
 from tests.support.cases import FACTOR
-from tests.support.commands import ENVIRONMENT, agentsd_in_process
+from tests.support.commands import ENVIRONMENT, agentsd
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
 from tests.support.stored_runs import STORE
@@ -133,7 +133,7 @@ def run_to_its_end(root: Path, kills: int, random: Random) -> int:
     assert seen.finished == set(NAMES)
     paid = Counter(line for line in seen.calls_made if line.startswith("pay "))
     assert set(paid.values()) <= {1}, "a call that may have taken effect is not repeated without approval"
-    (info,) = json.loads(agentsd_in_process("runs", "list", "--json", cwd=root).stdout)
+    (info,) = json.loads(agentsd("runs", "list", "--json", cwd=root).stdout)
     assert info["status"] == "completed"
     with closing(sqlite3.connect(root / ".agentsd/state.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -17,7 +17,7 @@ from framework.cli.show import ANSWERED, line
 from framework.cli.terminal import wrap
 from framework.types.events import ToolFinished
 from tests.support.cases import cases
-from tests.support.commands import PATIENCE, agentsd_in_process, read_until, terminal
+from tests.support.commands import PATIENCE, agentsd, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.screens import screen_of, without_styles
 from tests.support.stored_runs import approval_project, start_paused_run
@@ -115,7 +115,7 @@ def test_a_problem_of_a_file_is_wrapped_between_words(tmp_path: Path, columns: i
 def test_the_call_of_a_resumed_plan_is_below_its_step(tmp_path: Path) -> None:
     keys = {"model": "offline", "executor": "plan", "skill_policy": "{allow: [calculator], ask: [echo]}"}
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", **keys)})
-    done = agentsd_in_process("run", "calculate 2 + 3 then echo hello", cwd=root)
+    done = agentsd("run", "calculate 2 + 3 then echo hello", cwd=root)
     assert done.returncode == 3, done.stderr
     lines = [one.rstrip() for one in shown(root, "runs", "decide", "last", "--approve-all", columns=80).splitlines()]
     step = next(number for number, text in enumerate(lines) if "✓ s2  echo" in text)
@@ -134,7 +134,7 @@ def test_an_answer_in_place_of_a_call_is_not_shown_as_a_success(tmp_path: Path) 
 def test_an_answer_in_place_of_a_call_is_a_line_of_its_own_in_a_pipe(tmp_path: Path) -> None:
     root = approval_project(tmp_path)
     start_paused_run(root)
-    done = agentsd_in_process("runs", "decide", "last", "--respond", "echo=never mind", cwd=root)
+    done = agentsd("runs", "decide", "last", "--respond", "echo=never mind", cwd=root)
     assert f"↩ echo {ANSWERED}: never mind" in done.stderr
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from framework import Runtime
 from framework.testing import ScriptedModel, calls
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.stored_runs import STORE
 
@@ -27,10 +27,10 @@ def test_notes_are_listed_shown_and_forgotten(tmp_path: Path) -> None:
                 await runtime.run("save", agent="a", user=user)
 
     def command(*words: str) -> str:
-        return agentsd_in_process("memory", *words, cwd=root).stdout
+        return agentsd("memory", *words, cwd=root).stdout
 
     assert "no notes are stored" in command("list")
-    assert "no notes are stored" in agentsd_in_process("memory", "show", "last", cwd=root).stderr
+    assert "no notes are stored" in agentsd("memory", "show", "last", cwd=root).stderr
     asyncio.run(save())
     listed = json.loads(command("list", "--user", "ann", "--json"))
     assert [note["text"] for note in listed] == ["two \x1b[31m", "one"]
@@ -48,4 +48,4 @@ def test_notes_are_listed_shown_and_forgotten(tmp_path: Path) -> None:
         ("forget", "x"),
         ("show", "x"),
     ):
-        assert agentsd_in_process("memory", *words, cwd=root).returncode != 0, words
+        assert agentsd("memory", *words, cwd=root).returncode != 0, words

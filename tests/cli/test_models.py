@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import agentsd, agentsd_in_process
+from tests.support.commands import agentsd, agentsd_process
 from tests.support.wire import Answer, calls, failed, says, wire_server
 
 ALIASES = """\
@@ -27,7 +27,7 @@ models:
 def assumed(root: Path, name: str) -> dict[str, tuple[Any, str]]:
     """Return the value and the source of each assumption, as JSON output has them."""
     (root / "agentsd.yaml").write_text(ALIASES)
-    done = agentsd_in_process("models", "check", name, "--json", cwd=root)
+    done = agentsd("models", "check", name, "--json", cwd=root)
     assert done.returncode == 0, done.stderr
     return {row["name"]: (row["value"], row["source"]) for row in json.loads(done.stdout)["assumed"]}
 
@@ -45,7 +45,7 @@ def test_each_assumption_is_shown_with_its_source(tmp_path: Path) -> None:
 
 def test_the_table_names_the_server(tmp_path: Path) -> None:
     (tmp_path / "agentsd.yaml").write_text(ALIASES)
-    done = agentsd_in_process("models", "check", "far", cwd=tmp_path)
+    done = agentsd("models", "check", "far", cwd=tmp_path)
     assert "openai/open-nemo at https://api.mistral.ai/v1 (the server of mistral)" in done.stdout
     assert "late_system" in done.stdout
     assert "no" in done.stdout
@@ -57,7 +57,7 @@ def test_the_table_names_the_server(tmp_path: Path) -> None:
 )
 def test_a_model_that_cannot_be_checked_is_an_error(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "agentsd.yaml").write_text(ALIASES)
-    done = agentsd_in_process("models", "check", name, cwd=tmp_path)
+    done = agentsd("models", "check", name, cwd=tmp_path)
     assert done.returncode != 0
     assert message in done.stderr
 
@@ -71,7 +71,7 @@ def checked(
         async with wire_server(answer, pages) as server:
             alias = f"{{model: openai/my-model, base_url: '{server.url}', capabilities: {capabilities}}}"
             (root / "agentsd.yaml").write_text(f"models: {{m: {alias}}}\n")
-            done = await asyncio.to_thread(agentsd, "models", "check", "m", "--live", *options, cwd=root)
+            done = await asyncio.to_thread(agentsd_process, "models", "check", "m", "--live", *options, cwd=root)
             return done, sum("messages" in body for body in server.requests)
 
     return asyncio.run(main())

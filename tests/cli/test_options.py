@@ -10,7 +10,7 @@ import pytest
 
 from framework.cli.main import agentsd as root
 from tests.support.cases import each
-from tests.support.commands import agentsd, agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 WITHOUT_PROJECT = {"keys new", "completion"}
@@ -75,12 +75,12 @@ def project(tmp_path: Path) -> Path:
     ids=" ".join,
 )
 def test_the_project_is_an_option_or_a_path(project: Path, arguments: tuple[str, ...]) -> None:
-    done = agentsd_in_process(*arguments, cwd=project)
+    done = agentsd(*arguments, cwd=project)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_path_is_relative_to_the_project(project: Path) -> None:
-    done = agentsd_in_process("check", "-C", "p", "agents.d/three.yaml", cwd=project)
+    done = agentsd("check", "-C", "p", "agents.d/three.yaml", cwd=project)
     assert done.returncode == 2
     assert "no such file or folder: p/agents.d/three.yaml" in done.stderr
 
@@ -96,7 +96,7 @@ def test_a_tool_is_called_with_the_inputs_of_its_agent(project: Path) -> None:
 
 
 def test_explain_rejects_an_unknown_input(project: Path) -> None:
-    done = agentsd_in_process("explain", "-C", "p", "one", "-i", "ciyt=Rome", cwd=project)
+    done = agentsd("explain", "-C", "p", "one", "-i", "ciyt=Rome", cwd=project)
     assert done.returncode == 2
     assert "unknown input 'ciyt' of agent 'one'; did you mean city?" in done.stderr
 

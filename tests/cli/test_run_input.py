@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.types.messages import MAX_MESSAGE_CHARS
-from tests.support.commands import PATIENCE, agentsd, agentsd_in_process, read_to_end, terminal
+from tests.support.commands import PATIENCE, agentsd, read_to_end, terminal
 from tests.support.projects import agent, write
 from tests.support.screens import without_styles
 
@@ -29,7 +29,7 @@ def test_a_message_is_read_from_standard_input(project: Path) -> None:
     [("", "the message is empty"), ("x" * (MAX_MESSAGE_CHARS + 9), f"at most {MAX_MESSAGE_CHARS}")],
 )
 def test_an_unusable_message_is_an_error(project: Path, given: str, problem: str) -> None:
-    done = agentsd_in_process("run", "-", cwd=project, stdin=given)
+    done = agentsd("run", "-", cwd=project, stdin=given)
     assert done.returncode == 2
     assert problem in done.stderr.replace(",", "")
 

@@ -19,7 +19,7 @@ from framework import Runtime
 from framework.cli.location import locate, open_project_store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Rating
-from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal
+from tests.support.commands import agentsd, read_until, terminal
 from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
 from tests.support.stored_runs import (
@@ -48,15 +48,15 @@ def begin(root: Path, *turns: Turn) -> str:
 
 def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
     run_id = store_queued_run(tmp_path)
-    listed = agentsd_in_process("runs", "list", "--status", "queued", cwd=tmp_path).stdout.split()
+    listed = agentsd("runs", "list", "--status", "queued", cwd=tmp_path).stdout.split()
     assert (listed[:3], listed[-3:]) == ([run_id, "queued", "one"], ["c#?", "hi", "there"])
-    shown = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
+    shown = agentsd("runs", "show", "last", cwd=tmp_path).stdout
     assert shown == f"{run_id}  queued\n  agent one  conversation c\n  waits for capacity\nyou: hi there\n"
-    refused = agentsd_in_process("runs", "replay", "last", cwd=tmp_path)
+    refused = agentsd("runs", "replay", "last", cwd=tmp_path)
     assert refused.stderr == f"error: run {run_id} is queued: it has not started\n"
-    refused = agentsd_in_process("runs", "resume", "last", cwd=tmp_path)
+    refused = agentsd("runs", "resume", "last", cwd=tmp_path)
     assert refused.stderr == f"error: run {run_id} waits in the queue and has not started: it starts by itself\n"
-    assert agentsd_in_process("runs", "cancel", "last", cwd=tmp_path).stdout == f"{run_id} is cancelled\n"
+    assert agentsd("runs", "cancel", "last", cwd=tmp_path).stdout == f"{run_id} is cancelled\n"
     assert [run["status"] for run in list_runs(tmp_path)] == ["cancelled"]
     assert agentsd("run", "--conversation", "c", "hello", cwd=tmp_path).returncode == 0
 
@@ -71,15 +71,15 @@ def test_a_run_whose_process_was_killed_while_it_waited_is_approved_in_another_a
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait(30) == -signal.SIGKILL
     (waiting,) = list_runs(tmp_path, "--status", "paused")
-    shown = agentsd_in_process("runs", "show", waiting["run_id"], cwd=tmp_path).stdout
+    shown = agentsd("runs", "show", waiting["run_id"], cwd=tmp_path).stdout
     assert "waits for approval: call_1  echo" in shown
     assert f"decide: agentsd runs decide {waiting['run_id']} --approve call_1" in shown
     done = agentsd("runs", "decide", waiting["run_id"], "--approve", "call_1", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
     assert "✓ echo" in done.stderr
-    decided = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
+    decided = agentsd("runs", "show", "last", cwd=tmp_path).stdout
     assert re.search(r"^decided: call_1, [-0-9]+ [:0-9]+ UTC: approved$", decided, re.MULTILINE)
-    (made,) = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)["decisions"]
+    (made,) = json.loads(agentsd("runs", "show", "last", "--json", cwd=tmp_path).stdout)["decisions"]
     assert (made["confirmation_id"], made["decision"], made["by"]) == ("call_1", {"type": "approve"}, None)
     assert [run["status"] for run in list_runs(tmp_path)] == ["completed"]
 
@@ -105,11 +105,11 @@ def test_in_a_pipe_a_run_prints_how_to_decide(tmp_path: Path) -> None:
 )
 def test_a_call_is_rejected_edited_or_answered(tmp_path: Path, options: list[str], output: str) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
-    done = agentsd_in_process("runs", "decide", run_id, *options, "--json", cwd=tmp_path)
+    done = agentsd("runs", "decide", run_id, *options, "--json", cwd=tmp_path)
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr, result["status"]) == (0, "", "completed")
     assert output in result["output"]
-    conversations = agentsd_in_process("conversations", "list", "--json", cwd=tmp_path)
+    conversations = agentsd("conversations", "list", "--json", cwd=tmp_path)
     assert json.loads(conversations.stdout) == [], "a single run is not a conversation"
 
 
@@ -129,13 +129,13 @@ def test_the_form_of_a_server_is_filled_in_by_options_and_at_a_terminal(tmp_path
     write(
         tmp_path, {"plugins/air.yaml": server, "agents.d/clerk.yaml": clerk, "agentsd.yaml": f"store: {{url: {STORE}}}"}
     )
-    asked = agentsd_in_process("run", "book the flight 'LX1'", cwd=tmp_path)
+    asked = agentsd("run", "book the flight 'LX1'", cwd=tmp_path)
     assert asked.returncode == 3
     assert "agentsd runs decide" in asked.stderr
     assert "--value 'seat=…'" in asked.stderr
-    refused = agentsd_in_process("runs", "decide", "last", "--value", "seet=window", cwd=tmp_path)
+    refused = agentsd("runs", "decide", "last", "--value", "seet=window", cwd=tmp_path)
     assert "the form has no field 'seet'; did you mean seat?" in refused.stderr
-    paused = agentsd_in_process("runs", "decide", "last", "--value", "seat=window", "--value", "bags=2", cwd=tmp_path)
+    paused = agentsd("runs", "decide", "last", "--value", "seat=window", "--value", "bags=2", cwd=tmp_path)
     assert paused.returncode == 3
     assert "meal on LX1?" in paused.stderr
     with terminal("runs", "decide", "last", cwd=tmp_path) as (process, master):
@@ -166,7 +166,7 @@ WRONG_DECISIONS = {
 def test_a_wrong_decision_is_refused_and_the_run_still_waits(tmp_path: Path, case: str) -> None:
     options, message = WRONG_DECISIONS[case]
     run_id = start_paused_run(approval_project(tmp_path))
-    done = agentsd_in_process("runs", "decide", run_id, *options, cwd=tmp_path)
+    done = agentsd("runs", "decide", run_id, *options, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -178,13 +178,13 @@ def test_late_and_repeated_decisions_are_rejected(tmp_path: Path) -> None:
     run_id = start_paused_run(tmp_path)
     while datetime.now(UTC) < datetime.fromisoformat(list_runs(tmp_path)[0]["expires_at"]) + timedelta(seconds=1):
         assert list_runs(tmp_path)[0]["status"] == "paused", "listing a run does not resume it"
-    late = agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    late = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     assert late.returncode == 2
     assert "call_1 expired at" in late.stderr
     approval_project(tmp_path)
     run_id = start_paused_run(tmp_path, "echo again")
-    assert agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
-    again = agentsd_in_process("runs", "decide", run_id, "--approve", "call_1", cwd=tmp_path)
+    assert agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
+    again = agentsd("runs", "decide", run_id, "--approve", "call_1", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
         2,
         f"error: run {run_id} is completed: no decision is pending\n",
@@ -194,16 +194,16 @@ def test_late_and_repeated_decisions_are_rejected(tmp_path: Path) -> None:
 def test_an_unknown_run_is_an_error_with_the_latest_ones(tmp_path: Path) -> None:
     approval_project(tmp_path)
     for command in (["show"], ["decide"], ["resume"], ["cancel"], ["replay"], ["export"]):
-        none = agentsd_in_process("runs", *command, "run_zzz", cwd=tmp_path)
+        none = agentsd("runs", *command, "run_zzz", cwd=tmp_path)
         assert (none.returncode, none.stderr) == (2, "error: there is no run 'run_zzz'; no runs are stored\n")
     run_id = start_paused_run(tmp_path)
-    some = agentsd_in_process("runs", "show", "run_zzz", "--json", cwd=tmp_path)
+    some = agentsd("runs", "show", "run_zzz", "--json", cwd=tmp_path)
     error = json.loads(some.stdout)["error"]
     assert (some.returncode, error["code"]) == (2, "run_not_found")
     assert f"the latest: {run_id} (one, " in error["message"]
-    assert agentsd_in_process("runs", "show", run_id[:10], cwd=tmp_path).stdout.startswith(run_id)
+    assert agentsd("runs", "show", run_id[:10], cwd=tmp_path).stdout.startswith(run_id)
     start_paused_run(tmp_path)
-    assert "runs begin with 'run_'" in agentsd_in_process("runs", "show", "run_", cwd=tmp_path).stderr
+    assert "runs begin with 'run_'" in agentsd("runs", "show", "run_", cwd=tmp_path).stderr
 
 
 # --- runs that were interrupted, or are in progress elsewhere
@@ -212,15 +212,13 @@ def test_an_unknown_run_is_an_error_with_the_latest_ones(tmp_path: Path) -> None
 def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -> None:
     with start_slow_run(tmp_path) as process:
         assert [run["status"] for run in list_runs(tmp_path)] == ["running"]
-        busy = agentsd_in_process("runs", "resume", "last", cwd=tmp_path)
+        busy = agentsd("runs", "resume", "last", cwd=tmp_path)
         assert busy.returncode == 2
         assert "is already in progress in another process" in busy.stderr
         process.kill()
         process.wait()
     (left,) = list_runs(tmp_path, "--status", "orphaned")
-    assert (
-        'slow.wait name="flag" (in progress)' in agentsd_in_process("runs", "show", left["run_id"], cwd=tmp_path).stdout
-    )
+    assert 'slow.wait name="flag" (in progress)' in agentsd("runs", "show", left["run_id"], cwd=tmp_path).stdout
     write(tmp_path, {"flag": ""})
     done = agentsd("runs", "resume", left["run_id"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "it came\n"), done.stderr
@@ -228,17 +226,17 @@ def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -
 
 def test_a_run_is_cancelled_from_another_process(tmp_path: Path) -> None:
     with start_slow_run(tmp_path) as process:
-        done = agentsd_in_process("runs", "cancel", "last", cwd=tmp_path)
+        done = agentsd("runs", "cancel", "last", cwd=tmp_path)
         assert done.returncode == 0
         assert "was asked to cancel it" in done.stdout
         assert process.wait(20) == 130
-    again = agentsd_in_process("runs", "cancel", "last", cwd=tmp_path)
+    again = agentsd("runs", "cancel", "last", cwd=tmp_path)
     assert (again.returncode, again.stdout.endswith("had already ended: cancelled\n")) == (1, True)
 
 
 def test_a_paused_run_is_cancelled(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
-    done = agentsd_in_process("runs", "cancel", run_id, "--json", cwd=tmp_path)
+    done = agentsd("runs", "cancel", run_id, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"run_id": run_id, "status": "cancelled", "was": "paused"}
 
 
@@ -247,15 +245,15 @@ def test_a_paused_run_is_cancelled(tmp_path: Path) -> None:
 
 def test_lists_are_filtered_and_tidy_in_a_pipe(tmp_path: Path) -> None:
     approval_project(tmp_path)
-    assert agentsd_in_process("runs", "list", cwd=tmp_path).stdout == "no runs are stored\n"
+    assert agentsd("runs", "list", cwd=tmp_path).stdout == "no runs are stored\n"
     first = start_paused_run(tmp_path)
-    agentsd_in_process("runs", "decide", first, "--approve-all", cwd=tmp_path)
+    agentsd("runs", "decide", first, "--approve-all", cwd=tmp_path)
     second = start_paused_run(tmp_path, "echo 'a\nb'")
     assert [run["run_id"] for run in list_runs(tmp_path)] == [second, first]
     assert [run["run_id"] for run in list_runs(tmp_path, "--limit", "1")] == [second]
     assert [run["run_id"] for run in list_runs(tmp_path, "--status", "completed", "--agent", "one")] == [first]
     assert list_runs(tmp_path, "--agent", "two") == []
-    lines = agentsd_in_process("runs", "list", cwd=tmp_path).stdout.splitlines()
+    lines = agentsd("runs", "list", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[:3] for line in lines] == [[second, "paused", "one"], [first, "completed", "one"]]
     assert lines[0].endswith("echo 'a b'")
 
@@ -274,12 +272,12 @@ def test_on_a_terminal_lists_fit_its_width(tmp_path: Path) -> None:
 def test_prune_deletes_old_runs_and_prints_the_numbers(tmp_path: Path) -> None:
     approval_project(tmp_path)
     run_id = start_paused_run(tmp_path)
-    assert agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
+    assert agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
     waits = start_paused_run(tmp_path, "echo more")
-    assert agentsd_in_process("runs", "prune", cwd=tmp_path).stdout == "0 runs and 0 conversations deleted\n"
-    dry = agentsd_in_process("runs", "prune", "--older-than", "1ms", "--dry-run", cwd=tmp_path)
+    assert agentsd("runs", "prune", cwd=tmp_path).stdout == "0 runs and 0 conversations deleted\n"
+    dry = agentsd("runs", "prune", "--older-than", "1ms", "--dry-run", cwd=tmp_path)
     assert dry.stdout == "1 run and 0 conversations would be deleted\n"
-    done = agentsd_in_process("runs", "prune", "--older-than", "1ms", "--json", cwd=tmp_path)
+    done = agentsd("runs", "prune", "--older-than", "1ms", "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {
         "runs": 1,
         "conversations": 0,
@@ -289,7 +287,7 @@ def test_prune_deletes_old_runs_and_prints_the_numbers(tmp_path: Path) -> None:
         "dry_run": False,
     }
     assert [run["run_id"] for run in list_runs(tmp_path)] == [waits]
-    wrong = agentsd_in_process("runs", "prune", "--older-than", "soon", cwd=tmp_path)
+    wrong = agentsd("runs", "prune", "--older-than", "soon", cwd=tmp_path)
     assert (wrong.returncode, "invalid duration" in wrong.stderr) == (2, True)
 
 
@@ -298,15 +296,15 @@ def test_prune_deletes_old_runs_and_prints_the_numbers(tmp_path: Path) -> None:
 
 def test_a_chat_continues_in_another_process_and_shows_earlier_turns(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    first = agentsd_in_process("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo hello\n")
+    first = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo hello\n")
     assert (first.returncode, first.stdout) == (0, "hello\n")
     assert "continue it: agentsd chat --conversation c1" in first.stderr
-    second = agentsd_in_process("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo again\n")
+    second = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo again\n")
     assert "you: echo hello" in second.stderr
     assert "answered last in this conversation" in second.stderr
-    shown = agentsd_in_process("conversations", "show", "c1", cwd=tmp_path).stdout
+    shown = agentsd("conversations", "show", "c1", cwd=tmp_path).stdout
     assert shown.count("generation 1, run_") == 2, "each turn names its agent"
-    data = json.loads(agentsd_in_process("conversations", "show", "c1", "--json", cwd=tmp_path).stdout)
+    data = json.loads(agentsd("conversations", "show", "c1", "--json", cwd=tmp_path).stdout)
     assert [turn["generation"] for turn in data["turns"]] == [1, 1]
     assert [message["content"] for message in data["messages"] if message["role"] == "user"] == [
         "echo hello",
@@ -316,8 +314,8 @@ def test_a_chat_continues_in_another_process_and_shows_earlier_turns(tmp_path: P
 
 def test_a_chat_in_a_pipe_prints_the_pending_decision_of_its_conversation(tmp_path: Path) -> None:
     approval_project(tmp_path)
-    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
-    again = agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
+    again = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
     run_id = list_runs(tmp_path)[0]["run_id"]
     assert f"its last run waits for a decision: agentsd runs decide {run_id} --approve ID" in again.stderr
     assert (
@@ -329,20 +327,20 @@ def test_a_chat_in_a_pipe_prints_the_pending_decision_of_its_conversation(tmp_pa
 @pytest.mark.parametrize("form", ["messages", "openai", "anthropic", "gemini"])
 def test_a_conversation_is_exported_and_imported_in_every_format(tmp_path: Path, form: str) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="calculate 6 * 7\necho hello\n")
-    out = agentsd_in_process("conversations", "export", "c1", "-f", form, "-o", "c1.json", cwd=tmp_path)
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="calculate 6 * 7\necho hello\n")
+    out = agentsd("conversations", "export", "c1", "-f", form, "-o", "c1.json", cwd=tmp_path)
     assert out.returncode == 0
-    assert agentsd_in_process("conversations", "export", "c1", "-o", "c1.json", cwd=tmp_path).returncode == 2, (
+    assert agentsd("conversations", "export", "c1", "-o", "c1.json", cwd=tmp_path).returncode == 2, (
         "an existing file is not overwritten"
     )
-    come = agentsd_in_process("conversations", "import", "c1.json", "-f", form, "-a", "one", "-c", "c2", cwd=tmp_path)
+    come = agentsd("conversations", "import", "c1.json", "-f", form, "-a", "one", "-c", "c2", cwd=tmp_path)
     assert (come.returncode, come.stdout) == (0, "c2\n"), come.stderr
-    again = agentsd_in_process("conversations", "export", "c2", "-f", form, cwd=tmp_path)
+    again = agentsd("conversations", "export", "c2", "-f", form, cwd=tmp_path)
     assert again.stdout == (tmp_path / "c1.json").read_text()
-    assert agentsd_in_process("chat", "-c", "c2", cwd=tmp_path, stdin="echo and on\n").stdout == "and on\n"
-    gone = agentsd_in_process("conversations", "delete", "c2", "--json", cwd=tmp_path)
+    assert agentsd("chat", "-c", "c2", cwd=tmp_path, stdin="echo and on\n").stdout == "and on\n"
+    gone = agentsd("conversations", "delete", "c2", "--json", cwd=tmp_path)
     assert json.loads(gone.stdout) == {"conversation": "c2", "runs": 2}
-    none = agentsd_in_process("conversations", "show", "c2", cwd=tmp_path)
+    none = agentsd("conversations", "show", "c2", cwd=tmp_path)
     assert (none.returncode, none.stderr) == (2, "error: there is no conversation 'c2'; there are: c1\n")
 
 
@@ -368,10 +366,10 @@ def test_no_part_of_a_broken_file_is_imported(tmp_path: Path, case: str) -> None
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     if text is not None:
         (tmp_path / "x.json").write_text(text)
-    done = agentsd_in_process("conversations", "import", "x.json", "-a", "one", "-c", "c1", cwd=tmp_path)
+    done = agentsd("conversations", "import", "x.json", "-a", "one", "-c", "c1", cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
-    assert json.loads(agentsd_in_process("conversations", "list", "--json", cwd=tmp_path).stdout) == []
+    assert json.loads(agentsd("conversations", "list", "--json", cwd=tmp_path).stdout) == []
 
 
 # --- replay and export
@@ -381,8 +379,8 @@ def test_a_replay_without_edits_shows_no_differences(tmp_path: Path) -> None:
     approval_project(tmp_path)
     run_id = start_paused_run(tmp_path, "echo hello and echo 'two words'")
     for _ in range(2):
-        agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
-    done = agentsd_in_process("runs", "replay", run_id, cwd=tmp_path)
+        agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    done = agentsd("runs", "replay", run_id, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{run_id}: nothing differs\n"), done.stdout
 
 
@@ -391,7 +389,7 @@ def test_a_replay_shows_what_an_edit_would_change(tmp_path: Path) -> None:
     run_id = begin(tmp_path, calls(("echo", {"text": "secret"})), "it is secret")
     denying = '{deny: [{tool: echo, when: {text: "sec*"}}], allow: [echo]}'
     approval_project(tmp_path, skill_policy=denying, instructions="You are kind.")
-    done = agentsd_in_process("runs", "replay", run_id, cwd=tmp_path)
+    done = agentsd("runs", "replay", run_id, cwd=tmp_path)
     assert done.returncode == 1
     assert "tools offered to one\n  - calculator\n" in done.stdout
     assert "  -You are one.\n  +You are kind.\n" in done.stdout
@@ -399,7 +397,7 @@ def test_a_replay_shows_what_an_edit_would_change(tmp_path: Path) -> None:
         'call c1 echo {"text": "secret"}\n  - success\n  + denied: the policy forbids this call: deny echo'
         in done.stdout
     )
-    data = json.loads(agentsd_in_process("runs", "replay", run_id, "--json", cwd=tmp_path).stdout)
+    data = json.loads(agentsd("runs", "replay", run_id, "--json", cwd=tmp_path).stdout)
     assert [one["what"] for one in data["differences"]] == ["offered", "prompt", "call"]
 
 
@@ -407,10 +405,10 @@ def test_a_run_of_a_removed_agent_can_still_be_shown(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
     (tmp_path / "agents.d/one.yaml").rename(tmp_path / "agents.d/two.yaml")
     write(tmp_path, {"agents.d/two.yaml": agent("two", model="offline")})
-    assert agentsd_in_process("runs", "show", run_id, cwd=tmp_path).returncode == 0
-    replayed = agentsd_in_process("runs", "replay", run_id, cwd=tmp_path)
+    assert agentsd("runs", "show", run_id, cwd=tmp_path).returncode == 0
+    replayed = agentsd("runs", "replay", run_id, cwd=tmp_path)
     assert (replayed.returncode, replayed.stderr) == (2, "error: no agent named 'one'; there are: two\n")
-    done = agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    done = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     assert done.returncode == 0
     assert "agents.d/one.yaml no longer defines the agent 'one'" in done.stdout, "its calls are denied"
 
@@ -419,36 +417,34 @@ def test_a_run_is_exported_as_a_case_that_passes(tmp_path: Path) -> None:
     approval_project(tmp_path)
     run_id = start_paused_run(tmp_path, "echo hello and echo 'two words'")
     for options in (["--approve-all"], ["--reject", "call_2", "--reason", "no"]):
-        agentsd_in_process("runs", "decide", run_id, *options, cwd=tmp_path)
-    out = agentsd_in_process("runs", "export", run_id, "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
+        agentsd("runs", "decide", run_id, *options, cwd=tmp_path)
+    out = agentsd("runs", "export", run_id, "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
     assert out.returncode == 0, out.stderr
-    tested = agentsd_in_process("test", cwd=tmp_path)
+    tested = agentsd("test", cwd=tmp_path)
     assert (tested.returncode, tested.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed"), tested.stdout
     approval_project(tmp_path, skill_policy="{deny: [echo], allow: [calculator]}")
-    assert agentsd_in_process("test", cwd=tmp_path).returncode == 1, "the case reports what an edit breaks"
+    assert agentsd("test", cwd=tmp_path).returncode == 1, "the case reports what an edit breaks"
 
 
 def test_a_rating_is_listed_shown_and_exported(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
     for message in ("echo one", "echo two"):
-        assert agentsd_in_process("run", message, cwd=tmp_path).returncode == 0
-    run_id = json.loads(agentsd_in_process("runs", "list", "--json", cwd=tmp_path).stdout)[0]["run_id"]
+        assert agentsd("run", message, cwd=tmp_path).returncode == 0
+    run_id = json.loads(agentsd("runs", "list", "--json", cwd=tmp_path).stdout)[0]["run_id"]
 
     async def rate() -> None:
         async with open_project_store(locate(str(tmp_path))) as store:
             await store.rate(run_id, Rating(value="down", comment="too\nshort", by="ann", at=datetime.now(UTC)))
 
     asyncio.run(rate())
-    listed = json.loads(agentsd_in_process("runs", "list", "--rated", "down", "--json", cwd=tmp_path).stdout)
+    listed = json.loads(agentsd("runs", "list", "--rated", "down", "--json", cwd=tmp_path).stdout)
     assert [(one["run_id"], one["rating"]["comment"]) for one in listed] == [(run_id, "too\nshort")]
-    assert "no such runs" in agentsd_in_process("runs", "list", "--rated", "up", cwd=tmp_path).stdout
-    assert "rated down by ann: too" in agentsd_in_process("runs", "show", run_id, cwd=tmp_path).stdout
-    assert (
-        json.loads(agentsd_in_process("runs", "show", run_id, "--json", cwd=tmp_path).stdout)["rating"]["by"] == "ann"
-    )
-    body = json.loads(agentsd_in_process("runs", "export", run_id, "--with-rating", cwd=tmp_path).stdout)
+    assert "no such runs" in agentsd("runs", "list", "--rated", "up", cwd=tmp_path).stdout
+    assert "rated down by ann: too" in agentsd("runs", "show", run_id, cwd=tmp_path).stdout
+    assert json.loads(agentsd("runs", "show", run_id, "--json", cwd=tmp_path).stdout)["rating"]["by"] == "ann"
+    body = json.loads(agentsd("runs", "export", run_id, "--with-rating", cwd=tmp_path).stdout)
     assert (body["rating"]["value"], body["messages"][0]["content"]) == ("down", "echo two")
-    case = agentsd_in_process("runs", "export", run_id, "--as-test", cwd=tmp_path).stdout
+    case = agentsd("runs", "export", run_id, "--as-test", cwd=tmp_path).stdout
     assert yaml.safe_load(case)["cases"][0]["note"] == "rated down: too\nshort"
 
 
@@ -456,31 +452,31 @@ def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp
     broken = agent("one", model="broken", runtime_policy="{timeout: 5s}")
     settings = "models: {broken: {model: openai/m, base_url: 'http://127.0.0.1:9/v1'}}\nmodel_calls: {max_retries: 0}\n"
     write(tmp_path, {"agents.d/one.yaml": broken, "agentsd.yaml": settings})
-    assert agentsd_in_process("run", "hi", cwd=tmp_path).returncode == 1
-    refused = agentsd_in_process("runs", "export", "last", "--as-test", cwd=tmp_path)
+    assert agentsd("run", "hi", cwd=tmp_path).returncode == 1
+    refused = agentsd("runs", "export", "last", "--as-test", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "it failed before a model replied" in refused.stderr
 
 
 def test_a_pruned_turn_keeps_its_messages_and_cannot_be_replayed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
-    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")
-    assert agentsd_in_process("runs", "prune", "--older-than", "1ms", cwd=tmp_path).stdout.startswith("1 run ")
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")
+    assert agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path).stdout.startswith("1 run ")
     for command in (["replay", "last"], ["export", "last", "--as-test"]):
-        refused = agentsd_in_process("runs", *command, cwd=tmp_path)
+        refused = agentsd("runs", *command, cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "are left: its calls were pruned" in refused.stderr
-    (first, *_) = json.loads(agentsd_in_process("runs", "export", "last", cwd=tmp_path).stdout)
+    (first, *_) = json.loads(agentsd("runs", "export", "last", cwd=tmp_path).stdout)
     assert first["content"] == "echo one"
 
 
 def test_export_writes_the_messages_of_a_run_and_of_earlier_turns(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\necho two\n")
-    data = json.loads(agentsd_in_process("runs", "export", "last", "--format", "openai", cwd=tmp_path).stdout)
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\necho two\n")
+    data = json.loads(agentsd("runs", "export", "last", "--format", "openai", cwd=tmp_path).stdout)
     assert [message["content"] for message in data if message["role"] == "user"] == ["echo one", "echo two"]
 
 
 def test_show_in_a_pipe_has_no_colours(tmp_path: Path) -> None:
-    shown = agentsd_in_process("runs", "show", start_paused_run(approval_project(tmp_path)), cwd=tmp_path).stdout
+    shown = agentsd("runs", "show", start_paused_run(approval_project(tmp_path)), cwd=tmp_path).stdout
     assert "\x1b" not in shown

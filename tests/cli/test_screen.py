@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from framework.cli.terminal import Screen
 from tests.support.cases import cases
-from tests.support.commands import ENVIRONMENT, PATIENCE, agentsd, terminal
+from tests.support.commands import ENVIRONMENT, PATIENCE, agentsd, agentsd_process, terminal
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
 
@@ -104,7 +104,7 @@ def test_an_answer_on_a_terminal_has_no_control_sequences(project: Path) -> None
 
 
 def test_a_pipe_gets_the_bytes_of_the_tool(project: Path) -> None:
-    done = agentsd("tools", "call", "speak.speak", "-a", "one", cwd=project)
+    done = agentsd_process("tools", "call", "speak.speak", "-a", "one", cwd=project)
     assert done.stdout == EVIL.replace("\r", "\n") + "\n"  # as text, read with universal newlines
 
 

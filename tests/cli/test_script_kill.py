@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.commands import agentsd, agentsd_in_process, read_until, terminal
+from tests.support.commands import agentsd, agentsd_process, read_until, terminal
 from tests.support.projects import write
 
 TOOLS = """
@@ -50,13 +50,15 @@ def test_a_script_goes_on_after_kills_of_its_processes(tmp_path: Path) -> None:
         process.kill()
         assert process.wait() == -9
     assert (root / "log").read_text() == "read a\n"
-    (info,) = json.loads(agentsd_in_process("runs", "list", "--json", cwd=root).stdout)
+    (info,) = json.loads(agentsd("runs", "list", "--json", cwd=root).stdout)
     assert info["status"] == "paused"
 
-    assert agentsd("runs", "decide", "last", "--approve-all", cwd=root).returncode == -9, "the tool kills its process"
+    assert agentsd_process("runs", "decide", "last", "--approve-all", cwd=root).returncode == -9, (
+        "the tool kills its process"
+    )
     assert (root / "log").read_text().split("\n")[1:-1] == ["pay a", "read b", "pay b", "read c"]
 
-    resumed = agentsd("runs", "resume", "last", cwd=root)
+    resumed = agentsd_process("runs", "resume", "last", cwd=root)
     assert resumed.returncode == 0, resumed
     assert 'value: ["paid a", "paid b", "paid 1"]' in resumed.stdout
     assert (root / "log").read_text().split("\n")[4:-1] == ["read c", "read c", "pay 1"], "only what was in flight"

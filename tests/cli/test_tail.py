@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from subprocess import PIPE
 
-from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
+from tests.support.commands import ENVIRONMENT, agentsd
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
 from tests.support.stored_runs import approval_project, list_runs, start_paused_run, start_slow_run, store_queued_run
@@ -58,7 +58,7 @@ def test_a_run_that_has_ended_or_waits_is_shown_at_once(tmp_path: Path) -> None:
     done = agentsd("runs", "tail", run_id, cwd=tmp_path)
     assert done.returncode == 3
     assert "waits for approval: echo" in done.stderr
-    agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     done = agentsd("runs", "tail", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n")
     lines = agentsd("runs", "tail", "--events", cwd=tmp_path).stdout.splitlines()

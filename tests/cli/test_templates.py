@@ -9,7 +9,7 @@ import pytest
 
 from framework.config.templates.prompt_check import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS, runtime_samples
 from framework.config.templates.prompts import shipped_templates
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 PLANNER = "Plan {{ message }}.{% for one in findings %} {{ one }}{% endfor %} {{ feedback }} {{ progress }}"
@@ -38,30 +38,30 @@ def test_the_variables_of_each_template_of_agentsd_are_described() -> None:
 
 
 def test_templates_are_listed_with_their_agents(project: Path) -> None:
-    listed = json.loads(agentsd_in_process("templates", "--json", cwd=project).stdout)
+    listed = json.loads(agentsd("templates", "--json", cwd=project).stdout)
     found = {one["name"]: (one["origin"], one["agents"]) for one in listed}
     assert found["own/plan.j2"] == ("project", ["own"])
     assert found["hello.j2"] == ("project", ["other"])
     assert found["plan.j2"] == ("agentsd", ["other"])
-    assert "hello.j2" in agentsd_in_process("templates", cwd=project).stdout
+    assert "hello.j2" in agentsd("templates", cwd=project).stdout
 
 
 @pytest.mark.parametrize("name", ["plan.j2", "plan.zh.j2", "own/plan.j2"])
 def test_the_variables_of_a_planner_are_listed(project: Path, name: str) -> None:
-    listed = json.loads(agentsd_in_process("templates", name, "--json", cwd=project).stdout)
+    listed = json.loads(agentsd("templates", name, "--json", cwd=project).stdout)
     texts = {one["name"]: one["description"] for one in listed}
     assert texts.items() >= OWN_VARIABLE_TEXTS["plan.j2"].items()
     assert texts.keys() >= RUN_VARIABLE_TEXTS.keys()
 
 
 def test_a_template_can_be_printed_and_an_unknown_one_is_named(project: Path) -> None:
-    assert agentsd_in_process("templates", "own/plan.j2", "--text", cwd=project).stdout == f"{PLANNER}\n"
-    shipped = agentsd_in_process("templates", "plan.j2", "--text", "--shipped", cwd=project).stdout
+    assert agentsd("templates", "own/plan.j2", "--text", cwd=project).stdout == f"{PLANNER}\n"
+    shipped = agentsd("templates", "plan.j2", "--text", "--shipped", cwd=project).stdout
     assert shipped == shipped_templates()["plan.j2"]
-    shown = agentsd_in_process("templates", "hello.j2", cwd=project).stdout
+    shown = agentsd("templates", "hello.j2", cwd=project).stdout
     assert "shop" in shown
     assert "tea" in shown
-    unknown = agentsd_in_process("templates", "helo.j2", cwd=project)
+    unknown = agentsd("templates", "helo.j2", cwd=project)
     assert "there is no template 'helo.j2'; did you mean hello.j2" in unknown.stderr
 
 
@@ -69,7 +69,7 @@ def test_a_template_can_be_printed_and_an_unknown_one_is_named(project: Path) ->
 def test_check_warns_of_a_planner_that_cannot_say_what_is_wrong(tmp_path: Path, executor: str) -> None:
     own = agent("own", model="offline", executor=executor, plan="{template: mine.j2}")
     files = {"agents.d/own.yaml": own, "prompts/mine.j2": "Plan. {{ feedback }} {{ progress }}"}
-    checked = agentsd_in_process("check", cwd=write(tmp_path, files))
+    checked = agentsd("check", cwd=write(tmp_path, files))
     message = (
         "the planner template mine.j2 leaves out `findings`: the model does not learn why its last plan is invalid"
     )
@@ -79,6 +79,6 @@ def test_check_warns_of_a_planner_that_cannot_say_what_is_wrong(tmp_path: Path, 
 
 def test_a_planner_that_does_not_exist_is_an_error_at_its_line(tmp_path: Path) -> None:
     own = agent("own", model="offline", executor="plan", plan="{template: own/plan.j2}")
-    checked = agentsd_in_process("check", cwd=write(tmp_path, {"agents.d/own.yaml": own}))
+    checked = agentsd("check", cwd=write(tmp_path, {"agents.d/own.yaml": own}))
     assert checked.returncode == 78
     assert "agents.d/own.yaml:8:18: there is no template 'own/plan.j2'" in checked.stderr

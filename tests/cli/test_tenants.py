@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from framework.store.store import Store
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.queues import begin, end, request
 
@@ -40,60 +40,60 @@ def stored(root: Path) -> Path:
 
 def test_the_only_conversation_with_an_id_needs_no_tenant(tmp_path: Path) -> None:
     root = stored(tmp_path)
-    shown = agentsd_in_process("conversations", "show", "c2", cwd=root).stdout
+    shown = agentsd("conversations", "show", "c2", cwd=root).stdout
     assert "you: c2 of a" in shown
     assert "you: later\n  queued" in shown
-    exported = agentsd_in_process("conversations", "export", "c2", cwd=root)
+    exported = agentsd("conversations", "export", "c2", cwd=root)
     assert [message["content"] for message in json.loads(exported.stdout)] == ["c2 of a", "answer to c2 of a"]
-    assert "answer to" in agentsd_in_process("chat", "-c", "c2", cwd=root).stderr
-    deleted = agentsd_in_process("conversations", "delete", "c2", cwd=root)
+    assert "answer to" in agentsd("chat", "-c", "c2", cwd=root).stderr
+    deleted = agentsd("conversations", "delete", "c2", cwd=root)
     assert deleted.stdout == "deleted c2 with 2 runs\n"
 
 
 def test_an_id_of_several_tenants_needs_one(tmp_path: Path) -> None:
     root = stored(tmp_path)
     for command in ("show", "export", "delete"):
-        asked = agentsd_in_process("conversations", command, "c1", cwd=root)
+        asked = agentsd("conversations", command, "c1", cwd=root)
         assert asked.returncode == 2
         assert "conversation 'c1' exists in 2 tenants (a, b): name one with tenant= or --tenant" in asked.stderr
-    shown = agentsd_in_process("conversations", "show", "c1", "--tenant", "b", "--json", cwd=root)
+    shown = agentsd("conversations", "show", "c1", "--tenant", "b", "--json", cwd=root)
     data = json.loads(shown.stdout)
     assert (data["tenant"], [turn["message"] for turn in data["turns"]]) == ("b", ["c1 of b"])
-    assert agentsd_in_process("conversations", "delete", "c1", "-t", "a", cwd=root).returncode == 0
-    left = json.loads(agentsd_in_process("conversations", "list", "--json", "-t", "b", cwd=root).stdout)
+    assert agentsd("conversations", "delete", "c1", "-t", "a", cwd=root).returncode == 0
+    left = json.loads(agentsd("conversations", "list", "--json", "-t", "b", cwd=root).stdout)
     assert [(one["id"], one["tenant"]) for one in left] == [("c1", "b")]
-    unknown = agentsd_in_process("conversations", "show", "c1", "-t", "z", cwd=root)
+    unknown = agentsd("conversations", "show", "c1", "-t", "z", cwd=root)
     assert "there is no conversation 'c1'" in unknown.stderr
 
 
 def test_an_id_of_several_users_needs_one(tmp_path: Path) -> None:
     root = stored(tmp_path)
     for command in ("show", "export", "delete"):
-        asked = agentsd_in_process("conversations", command, "c3", cwd=root)
+        asked = agentsd("conversations", command, "c3", cwd=root)
         assert asked.returncode == 2
         assert "conversation 'c3' exists for 2 users (ann, bob): name one with user= or --user" in asked.stderr
-    shown = agentsd_in_process("conversations", "show", "c3", "--user", "bob", "--json", cwd=root)
+    shown = agentsd("conversations", "show", "c3", "--user", "bob", "--json", cwd=root)
     data = json.loads(shown.stdout)
     assert (data["user"], [turn["message"] for turn in data["turns"]]) == ("bob", ["c3 of bob"])
-    exported = agentsd_in_process("conversations", "export", "c3", "-u", "ann", cwd=root)
+    exported = agentsd("conversations", "export", "c3", "-u", "ann", cwd=root)
     assert json.loads(exported.stdout)[0]["content"] == "c3 of ann"
-    assert agentsd_in_process("conversations", "delete", "c3", "-u", "ann", cwd=root).returncode == 0
-    assert "c3 of bob" in agentsd_in_process("conversations", "show", "c3", cwd=root).stdout
-    unknown = agentsd_in_process("conversations", "show", "c3", "-u", "eve", cwd=root)
+    assert agentsd("conversations", "delete", "c3", "-u", "ann", cwd=root).returncode == 0
+    assert "c3 of bob" in agentsd("conversations", "show", "c3", cwd=root).stdout
+    unknown = agentsd("conversations", "show", "c3", "-u", "eve", cwd=root)
     assert "there is no conversation 'c3'" in unknown.stderr
 
 
 def test_a_conversation_of_one_of_several_users_is_continued_and_its_runs_are_listed(tmp_path: Path) -> None:
     root = stored(tmp_path)
     for command in (["run", "-c", "c3", "more"], ["chat", "-c", "c3"]):
-        asked = agentsd_in_process(*command, cwd=root)
+        asked = agentsd(*command, cwd=root)
         assert "conversation 'c3' exists for 2 users (ann, bob): name one with user= or --user" in asked.stderr
-    assert agentsd_in_process("run", "-c", "c3", "-u", "bob", "in a run", cwd=root).returncode == 0
-    chat = agentsd_in_process("chat", "-c", "c3", "--user", "bob", cwd=root, stdin="in a chat\n/undo\nanew\n")
+    assert agentsd("run", "-c", "c3", "-u", "bob", "in a run", cwd=root).returncode == 0
+    chat = agentsd("chat", "-c", "c3", "--user", "bob", cwd=root, stdin="in a chat\n/undo\nanew\n")
     assert "c3 of bob" in chat.stderr
     assert "c3 of ann" not in chat.stderr
     (copy,) = re.findall("continue it: agentsd chat --conversation (.+) --user bob", chat.stderr)
-    runs = json.loads(agentsd_in_process("runs", "list", "--user", "bob", "--json", cwd=root).stdout)
+    runs = json.loads(agentsd("runs", "list", "--user", "bob", "--json", cwd=root).stdout)
     assert [(run["message"], run["conversation_id"]) for run in runs if run["conversation_id"] == "c3"] == [
         ("in a chat", "c3"),
         ("in a run", "c3"),
@@ -101,20 +101,20 @@ def test_a_conversation_of_one_of_several_users_is_continued_and_its_runs_are_li
     ]
     assert {run["user"] for run in runs} == {"bob"}
     assert next(run["message"] for run in runs if run["conversation_id"] == copy) == "anew"
-    assert agentsd_in_process("runs", "list", "--user", "eve", cwd=root).stdout == "no such runs are stored\n"
+    assert agentsd("runs", "list", "--user", "eve", cwd=root).stdout == "no such runs are stored\n"
 
 
 def test_a_queued_run_is_listed_shown_and_cancelled(tmp_path: Path) -> None:
     root = stored(tmp_path)
-    (run,) = json.loads(agentsd_in_process("runs", "list", "--status", "queued", "--json", cwd=root).stdout)
+    (run,) = json.loads(agentsd("runs", "list", "--status", "queued", "--json", cwd=root).stdout)
     assert (run["message"], run["conversation_id"], run["status"]) == ("later", "c2", "queued")
-    listed = agentsd_in_process("runs", "list", "--status", "queued", cwd=root).stdout
+    listed = agentsd("runs", "list", "--status", "queued", cwd=root).stdout
     assert listed.split()[1:3] == ["queued", "-"]
-    assert agentsd_in_process("runs", "list", "--tenant", "b", cwd=root).stdout.count("\n") == 1
-    shown = agentsd_in_process("runs", "show", "last", cwd=root).stdout
+    assert agentsd("runs", "list", "--tenant", "b", cwd=root).stdout.count("\n") == 1
+    shown = agentsd("runs", "show", "last", cwd=root).stdout
     assert shown.startswith(f"{run['run_id']}  queued\n  conversation c2")
     for command in ("replay", "export"):
-        refused = agentsd_in_process("runs", command, *(["--as-test"] if command == "export" else []), "last", cwd=root)
+        refused = agentsd("runs", command, *(["--as-test"] if command == "export" else []), "last", cwd=root)
         assert (refused.returncode, f"run {run['run_id']} is queued: it has not started" in refused.stderr) == (2, True)
-    cancelled = agentsd_in_process("runs", "cancel", "last", cwd=root)
+    cancelled = agentsd("runs", "cancel", "last", cwd=root)
     assert (cancelled.returncode, cancelled.stdout) == (0, f"{run['run_id']} is cancelled\n")

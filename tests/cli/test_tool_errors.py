@@ -10,7 +10,7 @@ import pytest
 
 from framework import Runtime
 from framework.llm.client import ScriptedModel, calls
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd, agentsd_process
 from tests.support.projects import agent, write
 
 FILES = {
@@ -47,7 +47,7 @@ def test_tools_call_names_the_line_that_raised(tmp_path: Path, tool: str, place:
 
 
 def test_the_verbose_log_has_the_traceback_without_the_text(tmp_path: Path) -> None:
-    done = agentsd("-v", "tools", "call", "pay.pay", NOKEY, "-a", "one", cwd=write(tmp_path, FILES))
+    done = agentsd_process("-v", "tools", "call", "pay.pay", NOKEY, "-a", "one", cwd=write(tmp_path, FILES))
     (logged,) = done.stderr.split("error: KeyError")[:1]
     assert "tool pay.pay raised KeyError" in logged
     assert "line 2, in price" in logged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.commands import agentsd, agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.otlp_sink import sink
 from tests.support.projects import agent, write
 from tests.support.stored_runs import approval_project, start_paused_run
@@ -13,8 +13,8 @@ from tests.support.stored_runs import approval_project, start_paused_run
 
 def test_a_run_is_shown_with_its_waterfall(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
-    agentsd_in_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
-    shown = agentsd_in_process("runs", "show", "last", cwd=tmp_path).stdout
+    agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    shown = agentsd("runs", "show", "last", cwd=tmp_path).stdout
     lines = [line.split("█")[0].split("▒")[0].rstrip() for line in shown.splitlines()]
     start = lines.index("invoke_workflow one")
     before = [
@@ -33,13 +33,13 @@ def test_a_run_is_shown_with_its_waterfall(tmp_path: Path) -> None:
 
 
 def test_a_trace_as_json_is_whole(tmp_path: Path) -> None:
-    agentsd_in_process("run", "echo hello", cwd=write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
-    run = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)
+    agentsd("run", "echo hello", cwd=write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
+    run = json.loads(agentsd("runs", "show", "last", "--json", cwd=tmp_path).stdout)
     assert run["status"] == "completed"
     names = [span["name"] for span in run["spans"]]
     assert names[0] == "invoke_workflow one"
     assert {span["trace_id"] for span in run["spans"]} == {run["trace_id"]}
-    exported = json.loads(agentsd_in_process("runs", "show", "last", "--otlp-json", cwd=tmp_path).stdout)
+    exported = json.loads(agentsd("runs", "show", "last", "--otlp-json", cwd=tmp_path).stdout)
     sent = exported["resourceSpans"][0]["scopeSpans"][0]["spans"]
     assert [span["name"] for span in sent] == names
     assert all(span["kind"] in (1, 3) for span in sent)
@@ -56,7 +56,7 @@ def test_traces_of_resumed_runs_are_sent(tmp_path: Path) -> None:
 
 def test_a_trace_that_is_not_stored_is_missed_with_the_reason(tmp_path: Path) -> None:
     files = {"agentsd.yaml": "telemetry: {store_traces: false}\n", "agents.d/one.yaml": agent("one", model="offline")}
-    done = agentsd_in_process("run", "--trace", "echo hello", cwd=write(tmp_path, files))
+    done = agentsd("run", "--trace", "echo hello", cwd=write(tmp_path, files))
     assert done.stderr.endswith("no trace is stored, because telemetry.store_traces is false in agentsd.yaml\n")
-    run = json.loads(agentsd_in_process("runs", "show", "last", "--json", cwd=tmp_path).stdout)
+    run = json.loads(agentsd("runs", "show", "last", "--json", cwd=tmp_path).stdout)
     assert (run["status"], run["spans"]) == ("completed", [])

@@ -14,7 +14,7 @@ import pytest
 
 from framework.cli.completion import find_entry, read_index
 from framework.cli.init import agent_files, copy_starter
-from tests.support.commands import ENVIRONMENT, agentsd, agentsd_in_process
+from tests.support.commands import ENVIRONMENT, agentsd, agentsd_process
 from tests.support.forks import Fork
 from tests.support.media import pdf, png
 from tests.support.paths import ROOT
@@ -103,8 +103,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     (root / "chart.png").write_bytes(png())
     (root / "report.pdf").write_bytes(pdf())
     for arguments in (("-c", "c1", "-a", "support", "calculate 1 + 1"), ("-a", "support", "echo hello")):
-        assert agentsd_in_process("run", *arguments, cwd=root).returncode in (0, 3)
-    exported = agentsd_in_process("conversations", "export", "c1", "--format", "anthropic", cwd=root).stdout
+        assert agentsd("run", *arguments, cwd=root).returncode in (0, 3)
+    exported = agentsd("conversations", "export", "c1", "--format", "anthropic", cwd=root).stdout
     write(root, {"imported.json": exported})
     write(root / "hello", agent_files("support"))
     return root, str(list_runs(root)[0]["run_id"])
@@ -132,7 +132,7 @@ def test_a_documented_command_is_executed(line: str, template: tuple[Path, str],
         return
     if arguments[0] == "conversations" and {"--tenant", "--user"}.intersection(arguments):
         pytest.skip("needs two tenants or users with the same conversation: tests/cli/test_tenants.py")
-    act = agentsd if ALONE.intersection(arguments) else agentsd_in_process
+    act = agentsd_process if ALONE.intersection(arguments) else agentsd
     done = act(*arguments, cwd=root)
     path, _ = find_entry(read_index(), arguments)
     assert done.returncode in EXIT_CODES.get(" ".join(path), {0}), done.stderr

@@ -19,7 +19,7 @@ from framework.store.memory import MemoryStore
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import GenerationNotFound
 from framework.types.events import ConfigRejected, ConfigReloaded
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 GATED = Settings(reload=ReloadSettings(gate="tests", quiet=0.01))
@@ -322,7 +322,7 @@ def closed(root: Path) -> Path:
 
 @pytest.mark.parametrize("arguments", [["run", "echo hi"], ["chat"]], ids=["run", "chat"])
 def test_a_person_can_use_an_agent_whose_cases_fail(tmp_path: Path, arguments: list[str]) -> None:
-    done = agentsd_in_process(*arguments, cwd=closed(tmp_path), stdin="echo hi\n")
+    done = agentsd(*arguments, cwd=closed(tmp_path), stdin="echo hi\n")
 
     assert done.returncode == 0, done.stderr
     assert "hi" in done.stdout
@@ -330,16 +330,16 @@ def test_a_person_can_use_an_agent_whose_cases_fail(tmp_path: Path, arguments: l
 
 def test_a_run_can_be_decided_while_cases_fail(tmp_path: Path) -> None:
     root = closed(tmp_path)
-    asked = agentsd_in_process("run", "write x to a.txt", cwd=root)
+    asked = agentsd("run", "write x to a.txt", cwd=root)
     assert asked.returncode == 3, asked.stderr
 
-    done = agentsd_in_process("runs", "decide", "last", "--approve-all", cwd=root)
+    done = agentsd("runs", "decide", "last", "--approve-all", cwd=root)
 
     assert (done.returncode, (root / "a.txt").exists()) == (0, True), done.stderr
 
 
 def test_a_server_names_the_commands_that_show_and_use_the_agent(tmp_path: Path) -> None:
-    done = agentsd_in_process("serve", "--port", "0", cwd=closed(tmp_path))
+    done = agentsd("serve", "--port", "0", cwd=closed(tmp_path))
 
     assert done.returncode == 78
     assert "`agentsd test` shows why they fail, and `agentsd run` and `agentsd chat` use the agents" in done.stderr
@@ -360,7 +360,7 @@ def test_an_edit_in_a_chat_with_failing_cases_is_checked_by_the_gate(tmp_path: P
 
 
 def test_a_failed_case_shows_what_became_of_its_calls_with_a_transcript(tmp_path: Path) -> None:
-    done = agentsd_in_process("test", cwd=closed(tmp_path))
+    done = agentsd("test", cwd=closed(tmp_path))
 
     assert done.returncode == 1
     lines = [line.strip() for line in done.stdout.splitlines()]

@@ -21,7 +21,7 @@ from framework.store.store import Store
 from framework.testing import ScriptedModel
 from framework.types.errors import ModelError, RunNotFound, StoreError
 from framework.types.report import SpanRecord
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 
 STORE = "sqlite:///runs.db"
@@ -66,7 +66,7 @@ def test_stored_runs_are_scored_and_their_traces_have_the_results(tmp_path: Path
     good, bad = ran(root, "echo hello", "What is 2 + 3?")
     [other] = ran(root, "echo hello", name="other")
 
-    done = agentsd_in_process("test", "--runs", "-n 10", cwd=root)
+    done = agentsd("test", "--runs", "-n 10", cwd=root)
 
     assert done.returncode == 1, done.stderr
     lines = [line.strip() for line in done.stdout.splitlines()]
@@ -83,10 +83,10 @@ def test_stored_runs_are_scored_and_their_traces_have_the_results(tmp_path: Path
     run = next(span for span in spans_of(root, good) if span.parent_id is None)
     evaluated = next(span for span in spans_of(root, good) if span.name == "evaluate")
     assert (evaluated.trace_id, evaluated.parent_id) == (run.trace_id, run.span_id)
-    shown = agentsd_in_process("runs", "show", good, cwd=root).stdout
+    shown = agentsd("runs", "show", good, cwd=root).stdout
     assert "run pass" in next(line for line in shown.splitlines() if line.startswith("evaluate"))
 
-    again = agentsd_in_process("test", "--runs", "--user echo", "--json", cwd=root)
+    again = agentsd("test", "--runs", "--user echo", "--json", cwd=root)
     assert again.returncode == 0
     data = json.loads(again.stdout)
     assert [(one["run_id"], one["passed"], one["judged"]) for one in data["runs"]] == [(good, True, None)]
@@ -145,7 +145,7 @@ def test_a_judge_reads_the_stored_answer_and_its_failure_is_no_pass(tmp_path: Pa
 )
 def test_a_query_that_scores_nothing_says_why(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     root = project(tmp_path)
-    done = agentsd_in_process("test", *arguments, cwd=root)
+    done = agentsd("test", *arguments, cwd=root)
     assert done.returncode != 0
     assert message in done.stderr + done.stdout
 
@@ -155,7 +155,7 @@ def test_a_run_that_waits_is_not_scored(tmp_path: Path) -> None:
     asks = agent("one", model="offline", skill_policy="{allow: [echo], ask: [echo]}")
     write(root, {"agents.d/one.yaml": asks})
     [run_id] = ran(root, "echo hello")
-    assert agentsd_in_process("test", "--runs", "", cwd=root).returncode == 1
+    assert agentsd("test", "--runs", "", cwd=root).returncode == 1
 
     async def add() -> None:
         store = await Store.open(STORE, root)
@@ -172,19 +172,19 @@ def test_a_stored_generation_is_compared_by_its_number_or_its_digest(tmp_path: P
     cases = "cases:\n  - {name: adds, message: What is 2 + 3?, expect: {called: [calculator], output: '5'}}\n"
     root = project(tmp_path, cases)
     ran(root, "echo hello")
-    listed = json.loads(agentsd_in_process("runs", "list", "--json", cwd=root).stdout)
+    listed = json.loads(agentsd("runs", "list", "--json", cwd=root).stdout)
     write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
     for name in ("g1", listed[0]["digest"]):
-        done = agentsd_in_process("test", "--against", name, cwd=root)
+        done = agentsd("test", "--against", name, cwd=root)
         assert done.returncode == 1, done.stderr
         assert "↓ one: adds  1/1 → 0/1" in done.stdout
         assert done.stdout.splitlines()[-1] == "worse"
     write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [calculator]}")})
-    assert agentsd_in_process("test", "--against", "g1", cwd=root).returncode == 0
-    missing = agentsd_in_process("test", "--against", "g99", cwd=root)
+    assert agentsd("test", "--against", "g1", cwd=root).returncode == 0
+    missing = agentsd("test", "--against", "g99", cwd=root)
     assert "no stored run used the generation g99" in missing.stderr
     assert "no such file or folder, nor a revision of git: main2" in (
-        agentsd_in_process("test", "--against", "main2", cwd=root).stderr
+        agentsd("test", "--against", "main2", cwd=root).stderr
     )
 
 
@@ -201,12 +201,12 @@ def test_results_of_cases_and_of_scored_runs_are_saved_in_an_existing_store(tmp_
         return asyncio.run(main())
 
     project(tmp_path)
-    assert agentsd_in_process("test", cwd=tmp_path).returncode == 0
+    assert agentsd("test", cwd=tmp_path).returncode == 0
     assert not (tmp_path / "runs.db").exists(), "a command that only tests creates no store"
     (run_id,) = ran(tmp_path, "echo hello")
-    assert agentsd_in_process("test", cwd=tmp_path).returncode == 0
-    assert agentsd_in_process("test", "--runs", "-n 10", cwd=tmp_path).returncode == 0
-    assert agentsd_in_process("test", "--against", ".", cwd=tmp_path).returncode == 0
+    assert agentsd("test", cwd=tmp_path).returncode == 0
+    assert agentsd("test", "--runs", "-n 10", cwd=tmp_path).returncode == 0
+    assert agentsd("test", "--against", ".", cwd=tmp_path).returncode == 0
     test = ("test", "it echoes", 1, None)
     assert latest() == [test, ("runs", "", 1, run_id), test]
 
@@ -214,6 +214,6 @@ def test_results_of_cases_and_of_scored_runs_are_saved_in_an_existing_store(tmp_
 def test_a_store_that_cannot_be_opened_fails_no_case(tmp_path: Path) -> None:
     """Where the cases of a project are tested, the driver of its store may be missing."""
     write(project(tmp_path), {"agentsd.yaml": "store: {url: 'mysql://host/database'}\n"})
-    done = agentsd_in_process("test", cwd=tmp_path)
+    done = agentsd("test", cwd=tmp_path)
     assert (done.returncode, "1 passed, 0 failed" in done.stdout) == (0, True)
     assert "the results are not saved: store.url: mysql is not supported" in done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from framework import File, RunResult, Runtime
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd_process
 from tests.support.editor import MODULES, node
 from tests.support.file_requests import files_in
 from tests.support.formats import Calls, Format, each_format, each_way, says
@@ -94,7 +94,9 @@ def test_a_question_from_the_command_line(tmp_path: Path, form: Format) -> None:
     async def main() -> list[dict[str, Any]]:
         async with wire_server(answers(form)) as server:
             project(tmp_path, form, server)
-            done = await asyncio.to_thread(agentsd, "run", "-f", "chart.png", "-f", "page.pdf", "look", cwd=tmp_path)
+            done = await asyncio.to_thread(
+                agentsd_process, "run", "-f", "chart.png", "-f", "page.pdf", "look", cwd=tmp_path
+            )
             assert (done.returncode, done.stdout) == (0, "I see it.\n"), done.stderr
             return server.requests
 

@@ -21,7 +21,7 @@ from framework.types.errors import ClockRefused
 from framework.types.messages import Message
 from framework.types.state import IdempotencyKey, RunState
 from tests.support.clocks import MovableClock, wrong_by
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.queues import request
 from tests.support.submitted_runs import PATIENCE
@@ -244,11 +244,11 @@ def test_an_unused_store_is_pruned_a_day_after_it_was_opened(
 def test_the_command_says_what_to_do_if_the_clock_may_be_wrong(tmp_path: Path) -> None:
     project(tmp_path)
     asyncio.run(unused_for(f"sqlite:///{tmp_path}/.agentsd/state.db", 2 * DAY))
-    refused = agentsd_in_process("runs", "prune", "--older-than", "1d", cwd=tmp_path)
+    refused = agentsd("runs", "prune", "--older-than", "1d", cwd=tmp_path)
     assert refused.returncode != 0
     assert "2.0 days after the newest entry of the store" in refused.stderr
     assert "agentsd runs prune --trust-clock" in refused.stderr
-    dry = agentsd_in_process("runs", "prune", "--older-than", "1d", "--dry-run", cwd=tmp_path)
+    dry = agentsd("runs", "prune", "--older-than", "1d", "--dry-run", cwd=tmp_path)
     assert dry.stdout == "1 run and 0 conversations would be deleted\n"
-    done = agentsd_in_process("runs", "prune", "--older-than", "1d", "--trust-clock", cwd=tmp_path)
+    done = agentsd("runs", "prune", "--older-than", "1d", "--trust-clock", cwd=tmp_path)
     assert done.stdout == "1 run and 0 conversations deleted\n"

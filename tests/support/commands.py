@@ -31,20 +31,30 @@ PATIENCE = 30.0
 
 
 def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `agentsd` in a child process and return its exit code and output."""
-    return run(arguments, cwd=cwd, given=stdin, env={**ENVIRONMENT, **environment})
+    """Run `agentsd` in the test process, in a tenth of the time of a process; return its exit code and output.
 
-
-def agentsd_in_process(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `agentsd` in the test process: faster, with the same exit code and output as `agentsd`."""
-    out, err, given = io.StringIO(), io.StringIO(), sys.stdin
+    Args:
+        arguments: the words of the command.
+        cwd: the working directory.
+        stdin: what it reads.
+        **environment: variables that are set while it runs.
+    """
+    out, err, given, before = io.StringIO(), io.StringIO(), sys.stdin, dict(os.environ)
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         sys.stdin = io.StringIO(stdin)
+        os.environ.update(environment)
         try:
-            code = _invoke(list(arguments))
+            code = _invoke([*arguments])
         finally:
             sys.stdin = given
+            os.environ.clear()  # of the variables of an `.env` file, too
+            os.environ.update(before)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def agentsd_process(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `agentsd` in a child process: from threads, and where signals, logs or streams of a process matter."""
+    return run(arguments, cwd=cwd, env={**ENVIRONMENT, **environment})
 
 
 def install_command_in(folder: Path, *packages: str) -> str:

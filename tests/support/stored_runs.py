@@ -11,7 +11,7 @@ from typing import Any
 from framework.store.url import open_store
 from framework.types.messages import Message
 from framework.types.state import RunRequest
-from tests.support.commands import ENVIRONMENT, agentsd_in_process
+from tests.support.commands import ENVIRONMENT, agentsd
 from tests.support.forks import Fork
 from tests.support.projects import agent, write
 
@@ -43,13 +43,13 @@ def approval_project(root: Path, **keys: str) -> Path:
 
 def start_paused_run(root: Path, message: str = "echo hello") -> str:
     """Start a run that pauses for an approval; return its id."""
-    assert agentsd_in_process("run", message, cwd=root).returncode == 3
+    assert agentsd("run", message, cwd=root).returncode == 3
     return str(list_runs(root)[0]["run_id"])
 
 
 def list_runs(root: Path, *options: str) -> list[dict[str, Any]]:
     """Return the stored runs as `agentsd runs list --json` prints them."""
-    records: list[dict[str, Any]] = json.loads(agentsd_in_process("runs", "list", "--json", *options, cwd=root).stdout)
+    records: list[dict[str, Any]] = json.loads(agentsd("runs", "list", "--json", *options, cwd=root).stdout)
     return records
 
 

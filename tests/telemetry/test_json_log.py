@@ -16,7 +16,7 @@ import pytest
 from framework import Runtime, tool
 from framework.telemetry.spans import JsonFormatter
 from framework.testing import ScriptedModel, calls
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd_process
 from tests.support.projects import agent, write
 from tests.support.served import Served, served
 
@@ -143,11 +143,11 @@ def test_requests_are_not_logged_as_text(tmp_path: Path) -> None:
 
 def test_an_error_that_ends_the_command_is_a_record(tmp_path: Path) -> None:
     write(tmp_path, ONE)
-    done = agentsd("serve", "--log", "json", "--host", "0.0.0.0", cwd=tmp_path)
+    done = agentsd_process("serve", "--log", "json", "--host", "0.0.0.0", cwd=tmp_path)
     (found,) = records(done.stderr)
     assert (done.returncode, done.stdout, found["level"], found["error"]) == (78, "", "error", "config_invalid")
     assert "set server.api_keys" in found["message"]
-    done = agentsd("serve", "--log", "json", cwd=tmp_path, AGENTSD_SERVER__PORT="x")
+    done = agentsd_process("serve", "--log", "json", cwd=tmp_path, AGENTSD_SERVER__PORT="x")
     assert (done.returncode, records(done.stderr)[0]["error"]) == (78, "config_invalid")
 
 
@@ -161,7 +161,7 @@ def test_an_error_that_ends_the_command_is_a_record(tmp_path: Path) -> None:
 def test_an_unknown_format_is_reported(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], code: int, message: str
 ) -> None:
-    done = agentsd("serve", *arguments, cwd=write(tmp_path, ONE), **environment)
+    done = agentsd_process("serve", *arguments, cwd=write(tmp_path, ONE), **environment)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 

@@ -20,7 +20,7 @@ from framework.config.generations.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
 from framework.testing import ScriptedModel, calls
 from framework.tools.http_hosts import SkillSource
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd, agentsd_process
 from tests.support.mcp_definitions import ANY_ARGUMENTS, open_tool_definition, server_file
 from tests.support.mcp_worlds import children, configure
 from tests.support.projects import agent, write
@@ -363,7 +363,7 @@ def test_definitions_that_another_process_accepts_take_effect_at_once(tmp_path: 
         settings = Settings(reload=ReloadSettings(reconcile=1000))
         async with Runtime.open(root, settings=settings) as runtime, asyncio.timeout(PATIENCE):
             assert "mcp.docs.echo" not in runtime.catalog.current.agents["a"].toolset.offered
-            done = await asyncio.to_thread(agentsd, "tools", "accept", "mcp.docs.echo", cwd=root)
+            done = await asyncio.to_thread(agentsd_process, "tools", "accept", "mcp.docs.echo", cwd=root)
             assert done.returncode == 0, done.stderr
             await until(runtime, lambda live: "mcp.docs.echo" in live.agents["a"].toolset.offered)
 

@@ -17,7 +17,7 @@ from framework.types.events import Event, Warned
 from framework.types.messages import Message
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
 from framework.types.state import RunState
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd_process
 from tests.support.formats import Format, each_format, each_way, says
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
@@ -94,9 +94,9 @@ def test_a_truncated_answer_is_shown_on_the_terminal_in_json_and_in_the_record(t
         async with wire_server([openai_says("half an", finish="length")] * 2) as server:
             yaml = f"models: {{m: {{model: openai/m, base_url: '{server.url}'}}}}"
             write(tmp_path, {"agentsd.yaml": yaml, "agents.d/one.yaml": agent("one", model="m")})
-            plain = await asyncio.to_thread(agentsd, "run", "go", cwd=tmp_path)
-            whole = await asyncio.to_thread(agentsd, "run", "--json", "go", cwd=tmp_path)
-            shown = await asyncio.to_thread(agentsd, "runs", "show", "last", cwd=tmp_path)
+            plain = await asyncio.to_thread(agentsd_process, "run", "go", cwd=tmp_path)
+            whole = await asyncio.to_thread(agentsd_process, "run", "--json", "go", cwd=tmp_path)
+            shown = await asyncio.to_thread(agentsd_process, "runs", "show", "last", cwd=tmp_path)
             assert (plain.stdout, plain.returncode, whole.stderr) == ("half an\n", 0, "")
             return plain.stderr, whole.stdout, shown.stdout
 

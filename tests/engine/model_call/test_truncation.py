@@ -22,7 +22,7 @@ from framework.types.errors import AgentsdError, ModelError
 from framework.types.events import ContentReceived, Event, RunFinished, Warned
 from framework.types.messages import Message
 from tests.support.cases import cases
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd, agentsd_process
 from tests.support.formats import OPENAI, Format, each_format, each_way, says
 from tests.support.plans import draft, model_step
 from tests.support.projects import agent, write
@@ -398,9 +398,9 @@ def test_the_command_line_reports_it_after_the_answer_and_by_exit_code(tmp_path:
             yaml = f"models: {{m: {{model: openai/m, base_url: '{server.url}'}}}}\n"
             file = agent("one", model="m", on_truncation=mode)
             write(tmp_path, {"agentsd.yaml": yaml, "agents.d/one.yaml": file})
-            plain = await asyncio.to_thread(agentsd, "run", "go", cwd=tmp_path)
-            whole = await asyncio.to_thread(agentsd, "run", "--json", "go", cwd=tmp_path)
-            lines = await asyncio.to_thread(agentsd, "run", "--events", "go", cwd=tmp_path)
+            plain = await asyncio.to_thread(agentsd_process, "run", "go", cwd=tmp_path)
+            whole = await asyncio.to_thread(agentsd_process, "run", "--json", "go", cwd=tmp_path)
+            lines = await asyncio.to_thread(agentsd_process, "run", "--events", "go", cwd=tmp_path)
         events = [json.loads(line) for line in lines.stdout.splitlines()]
         return plain.returncode, plain.stdout, plain.stderr, json.loads(whole.stdout), events
 

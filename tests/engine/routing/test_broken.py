@@ -10,7 +10,7 @@ import pytest
 
 from framework import AgentBroken, RequestError, Runtime
 from framework.testing import ScriptedModel
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.loopback import LOOPBACK
 from tests.support.projects import agent, write
 from tests.support.serving import serving
@@ -196,7 +196,7 @@ def test_a_command_says_what_is_broken_once_and_exits_with_78(tmp_path: Path, ar
     root = shop(tmp_path, BROKEN["the shape"].replace("scripted", "offline"))
     write(root, {"agents.d/assistant.yaml": agent("assistant", model="offline")})
 
-    done = agentsd_in_process(*arguments, cwd=root, stdin="pay my invoice\n")
+    done = agentsd(*arguments, cwd=root, stdin="pay my invoice\n")
 
     assert (done.returncode, done.stdout) == (78, "")
     assert done.stderr.count("unknown key 'budgetss'") == 1
@@ -205,7 +205,7 @@ def test_a_command_says_what_is_broken_once_and_exits_with_78(tmp_path: Path, ar
 
 @pytest.mark.parametrize("command", ["explain", "agents show"])
 def test_a_command_about_a_broken_agent_says_so(tmp_path: Path, command: str) -> None:
-    done = agentsd_in_process(*command.split(), "billing", cwd=shop(tmp_path, BROKEN["the shape"]))
+    done = agentsd(*command.split(), "billing", cwd=shop(tmp_path, BROKEN["the shape"]))
 
     assert done.returncode == 78
     assert "agent 'billing' cannot be used: its file has errors" in done.stderr

@@ -13,31 +13,31 @@ from framework.store.store import Store
 from framework.testing import ScriptedModel
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.support.commands import agentsd, agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 from tests.support.stored_runs import start_slow_turn
 
 
 def test_the_busy_error_distinguishes_interrupted_runs_and_names_the_command_that_resumes_them(tmp_path: Path) -> None:
     with start_slow_turn(tmp_path) as process:
-        live = agentsd_in_process("run", "--conversation", "c1", "more", cwd=tmp_path)
+        live = agentsd("run", "--conversation", "c1", "more", cwd=tmp_path)
         assert live.returncode == 2
         assert "is in progress; wait for it, or cancel it: agentsd runs cancel run_" in live.stderr
-        chatting = agentsd_in_process("chat", "-c", "c1", cwd=tmp_path, stdin="")
+        chatting = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="")
         assert "its last run is in progress in another process" in chatting.stderr
         process.kill()
         process.wait()
-    dead = agentsd_in_process("run", "--conversation", "c1", "more", cwd=tmp_path)
+    dead = agentsd("run", "--conversation", "c1", "more", cwd=tmp_path)
     assert dead.returncode == 2
     named = re.search(r"was interrupted when its process ended; resume it: agentsd (runs resume run_\w+)", dead.stderr)
     assert named, dead.stderr
     for asked in ("chat -c c1", "conversations show c1"):
-        shown = agentsd_in_process(*asked.split(), cwd=tmp_path)
+        shown = agentsd(*asked.split(), cwd=tmp_path)
         assert f"agentsd {named[1]}" in shown.stdout + shown.stderr
     write(tmp_path, {"flag": ""})
     done = agentsd(*named[1].split(), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "it came\n"), done.stderr
-    assert agentsd_in_process("run", "--conversation", "c1", "echo more", cwd=tmp_path).stdout == "more\n"
+    assert agentsd("run", "--conversation", "c1", "echo more", cwd=tmp_path).stdout == "more\n"
 
 
 def test_conversation_busy_contains_the_interrupted_run(tmp_path: Path, file_url: str) -> None:

@@ -31,7 +31,7 @@ from framework.store.types import DecidedCall, DecidedCalls, RunQuery
 from framework.testing import ScriptedModel, calls
 from framework.types.state import Approve, Edit, Reject
 from tests.support.cases import FACTOR, cases
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.projects import write
 
 PLUGIN = '''
@@ -250,20 +250,20 @@ def test_decisions_of_real_runs_become_a_rule_that_the_next_call_is_explained_by
 
     write(root, {"agentsd.yaml": "store: {url: 'sqlite:///runs.db'}\n"})
     assert [asyncio.run(run(amount)) for amount in amounts] == ["paused"] * len(amounts)
-    shown = agentsd_in_process("policy", "suggest", cwd=root)
+    shown = agentsd("policy", "suggest", cwd=root)
     assert "asked 7, approved 5 by 4 people, rejected or changed 2; would have allowed 5 of them" in shown.stderr
     assert (root / PATH).read_text() == HEAD + BLOCK
-    data = json.loads(agentsd_in_process("policy", "suggest", "--json", PATH, cwd=root).stdout)["agents"]
+    data = json.loads(agentsd("policy", "suggest", "--json", PATH, cwd=root).stdout)["agents"]
     assert [one["agent"] for one in data] == ["clerk"]
     assert data[0]["diff"] == shown.stdout
-    done = agentsd_in_process("policy", "suggest", "--apply", cwd=root)
+    done = agentsd("policy", "suggest", "--apply", cwd=root)
     assert (done.returncode, "agents.d/clerk.yaml is changed" in done.stderr) == (0, True), done.stderr
     assert asyncio.run(run(11.0)) == "refunded 11 EUR"
     assert asyncio.run(run(90.0)) == "paused"
     arguments = '{"amount": 11, "currency": "EUR", "path": "reports/a.txt"}'
-    explained = agentsd_in_process("explain", "clerk", "shop.refund", arguments, cwd=root)
+    explained = agentsd("explain", "clerk", "shop.refund", arguments, cwd=root)
     assert "allow" in explained.stdout
-    assert "nothing that was rejected" not in agentsd_in_process("policy", "suggest", cwd=root).stderr
+    assert "nothing that was rejected" not in agentsd("policy", "suggest", cwd=root).stderr
 
 
 def test_many_decisions_take_little_time(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from framework.types.messages import ToolDefinition
 from framework.types.spec import RISKS
 from framework.types.state import Decision
 from tests.support.cases import cases
-from tests.support.commands import agentsd_in_process
+from tests.support.commands import agentsd
 from tests.support.many_tools import REQUESTS, business_tools
 from tests.support.plans import draft, model_step, tool_step
 from tests.support.policy_rules import NAMES, RULES, TOOLS, Rules
@@ -281,7 +281,7 @@ def test_a_denied_search_finds_nothing(tmp_path: Path) -> None:
 
 def test_a_pattern_that_defers_nothing_is_a_warning(tmp_path: Path) -> None:
     root = clerk(tmp_path, '{allow: [echo], defer: ["crm.*"]}', model="offline")
-    assert "'crm.*' matches no tool that is offered" in agentsd_in_process("check", cwd=root).stderr
+    assert "'crm.*' matches no tool that is offered" in agentsd("check", cwd=root).stderr
 
 
 # --- pauses, crashes, replays
@@ -383,16 +383,13 @@ def test_a_plan_is_written_with_the_tools_that_fit_the_message(tmp_path: Path) -
 def test_explain_shows_which_tools_are_deferred(tmp_path: Path) -> None:
     policy = '{allow: ["*_file", list_dir, echo], defer: ["*_file"]}'
     root = clerk(tmp_path, policy, model="offline", max_risk="high")
-    text = agentsd_in_process("explain", "clerk", cwd=root).stdout
+    text = agentsd("explain", "clerk", cwd=root).stdout
     sent, _, later = text.partition("offered once a run needs them")
     assert "read_file" not in sent
     assert "tool_search" in sent
     assert "offered to the model: 3 tools" in sent
     assert "read_file" in later.partition("not offered")[0]
-    tools = {
-        one["tool"]: one
-        for one in json.loads(agentsd_in_process("explain", "clerk", "--json", cwd=root).stdout)["tools"]
-    }
+    tools = {one["tool"]: one for one in json.loads(agentsd("explain", "clerk", "--json", cwd=root).stdout)["tools"]}
     assert [tools["read_file"][key] for key in ("offered", "deferred", "tokens")] == [True, True, 0]
     assert [tools["echo"][key] for key in ("offered", "deferred")] == [True, False]
-    assert "defer:" in agentsd_in_process("agents", "clerk", cwd=root).stdout
+    assert "defer:" in agentsd("agents", "clerk", cwd=root).stdout

@@ -25,7 +25,7 @@ from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
 from framework.types.tool_servers import OAuth
 from tests.support.cases import FACTOR
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd_process
 from tests.support.forks import FORKS
 from tests.support.mcp_oauth import Accounts, browse, guarded_api, guarded_server, secretive_server
 from tests.support.projects import agent, write
@@ -249,7 +249,7 @@ def test_the_commands_log_in_show_and_log_out(tmp_path: Path) -> None:
     async def main() -> None:
         async with guarded_server(Accounts()) as url:
             root = project(tmp_path, url)
-            before = await asyncio.to_thread(agentsd, "tools", "status", cwd=root)
+            before = await asyncio.to_thread(agentsd_process, "tools", "status", cwd=root)
             assert before.stdout.split() == ["air", "-", "-", "needed", "-", "-", "-"]
             command = (sys.executable, "-m", "agentsd", "tools", "login", "air", "-C", str(root))
             process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, stdout=PIPE)
@@ -261,18 +261,18 @@ def test_the_commands_log_in_show_and_log_out(tmp_path: Path) -> None:
                 assert found["state"]
                 out, _ = await process.communicate()
             assert out.decode() == f"logged in at air ({url.removesuffix('/mcp')})\n"
-            shown = await asyncio.to_thread(agentsd, "tools", "status", "--json", cwd=root)
+            shown = await asyncio.to_thread(agentsd_process, "tools", "status", "--json", cwd=root)
             (row,) = json.loads(shown.stdout)
             assert (row["server"], row["login"], row["scopes"], row["expires"]) == ("air", "yes", "read", "is renewed")
             assert "token" not in shown.stdout
-            listed = await asyncio.to_thread(agentsd, "tools", "list", cwd=root)
+            listed = await asyncio.to_thread(agentsd_process, "tools", "list", cwd=root)
             assert "mcp.air.whoami" in listed.stdout
-            ended = await asyncio.to_thread(agentsd, "tools", "logout", "air", cwd=root)
+            ended = await asyncio.to_thread(agentsd_process, "tools", "logout", "air", cwd=root)
             assert ended.stdout == "logged out at air\n"
-            listed = await asyncio.to_thread(agentsd, "tools", "list", cwd=root)
+            listed = await asyncio.to_thread(agentsd_process, "tools", "list", cwd=root)
             assert "it needs a login: run `agentsd tools login air`" in listed.stderr
             for name in ("login", "status"):
-                unknown = await asyncio.to_thread(agentsd, "tools", name, "fog", cwd=root)
+                unknown = await asyncio.to_thread(agentsd_process, "tools", name, "fog", cwd=root)
                 assert "there is no MCP server or API with `auth.oauth` named 'fog'" in unknown.stderr
 
     asyncio.run(main())

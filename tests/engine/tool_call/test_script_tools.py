@@ -15,7 +15,7 @@ from framework.replay import Difference, replay
 from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.toolset import TOOL_SEARCH
-from tests.support.commands import agentsd_in_process, install_command_in
+from tests.support.commands import agentsd, install_command_in
 from tests.support.many_tools import business_tools
 from tests.support.projects import agent, write
 
@@ -105,7 +105,7 @@ def test_a_replay_runs_the_script_with_the_recorded_results(tmp_path: Path) -> N
 
 
 def problem_of(root: Path) -> str:
-    checked = agentsd_in_process("check", cwd=root)
+    checked = agentsd("check", cwd=root)
     assert checked.returncode == 78, checked
     return " ".join(checked.stderr.split())
 
@@ -148,7 +148,7 @@ def test_a_tool_of_the_program_cannot_have_the_name_of_the_tool_for_scripts(tmp_
 
 def test_explain_lists_functions_apart(tmp_path: Path) -> None:
     root = clerk(tmp_path, model="offline", skill_policy="{deny: [echo], allow: [calculator, echo]}")
-    shown = agentsd_in_process("explain", "clerk", cwd=root).stdout
+    shown = agentsd("explain", "clerk", cwd=root).stdout
     sent, _, rest = shown.partition("offered as functions of scripts")
     assert "run_script" in sent
     assert "calculator" in rest.partition("not offered")[0]

@@ -13,7 +13,7 @@ from framework import Approve, Edit, Reject, RequestError, Respond, RunResult, R
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import wire
 from framework.types.state import Decision
-from tests.support.commands import agentsd, read_until, terminal
+from tests.support.commands import agentsd_process, read_until, terminal
 from tests.support.projects import agent, write
 from tests.support.wire import calls as wire_calls
 from tests.support.wire import says, wire_server
@@ -146,12 +146,14 @@ def test_the_command_line_shows_and_answers_the_question_in_other_processes(tmp_
         async with wire_server([asking, says("booked the aisle"), asking, says("by the window")]) as server:
             alias = f"{{model: openai/test, base_url: '{server.url}', api_key: sk-test-1234567890}}"
             write(one(tmp_path, model="local"), {"agentsd.yaml": f"models: {{local: {alias}}}\n"})
-            run = await asyncio.to_thread(agentsd, "run", "book", cwd=tmp_path)
+            run = await asyncio.to_thread(agentsd_process, "run", "book", cwd=tmp_path)
             assert run.returncode == 3
             assert "--answer 'window|aisle'" in run.stderr
-            shown = await asyncio.to_thread(agentsd, "runs", "show", "last", cwd=tmp_path)
+            shown = await asyncio.to_thread(agentsd_process, "runs", "show", "last", cwd=tmp_path)
             assert "ask_user: Which seat?" in shown.stdout
-            decided = await asyncio.to_thread(agentsd, "runs", "decide", "last", "--answer", "aisle", cwd=tmp_path)
+            decided = await asyncio.to_thread(
+                agentsd_process, "runs", "decide", "last", "--answer", "aisle", cwd=tmp_path
+            )
             assert (decided.returncode, decided.stdout.strip()) == (0, "booked the aisle")
             assert server.requests[1]["messages"][-1]["content"] == "aisle"
             await asyncio.to_thread(_at_the_terminal, tmp_path)
