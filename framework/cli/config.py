@@ -30,7 +30,6 @@ from framework.types.http import server_url
 from framework.types.text import visible
 
 T = TypeVar("T", bound=BaseModel)
-
 SECONDS = 60.0
 """Timeout of a request: a rollback sets plugins up."""
 
@@ -115,7 +114,6 @@ def _is_url(text: str) -> bool:
 
 
 C = TypeVar("C", bound=Callable[..., Any])
-
 SHOWN_CHANGES = 3
 _STYLES = {"widens": "yellow", "tightens": "green", "neutral": None}
 

@@ -17,15 +17,7 @@ from framework.cli.terminal import open_editor, read_in_thread, wrapped_line
 from framework.config.yaml.parse import ParseError, parse
 from framework.tools.form import FormField, checked_values, form_fields
 from framework.types.errors import RequestError, ToolError
-from framework.types.grant import (
-    DEFAULT_AT_MOST,
-    DEFAULT_TTL,
-    GrantUsage,
-    Remember,
-    RememberOffer,
-    Width,
-    covers_text,
-)
+from framework.types.grant import DEFAULT_AT_MOST, DEFAULT_TTL, GrantUsage, Remember, RememberOffer, Width, covers_text
 from framework.types.plan import FixedDraft, FixedStep, Plan, PlanStep, Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 from framework.types.text import value_lines, visible
@@ -294,8 +286,6 @@ STEP_CHOICES: Mapping[str, str] = {"r": "retry", "s": "skip", "t": "stop"}
 STEP_PROMPT = "[r]etry, [s]kip it and what depends on it, s[t]op the run"
 _PROMPT = "[a]pprove, [e]dit, [r]eject, or say what to change"
 _PROMPT_TO_REMEMBER = "[a]pprove, re[m]ember, [e]dit, [r]eject, or say what to change"
-
-
 WidthUsage = Mapping[Width, GrantUsage]
 """What a remembered approval would have covered in each width."""
 CountMatches = Callable[[str], Coroutine[Any, Any, WidthUsage]]

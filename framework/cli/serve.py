@@ -34,7 +34,6 @@ from framework.types.installation import install_command
 from framework.types.spec import RISKS, Risk
 
 log = logging.getLogger("agentsd.server")
-
 LOG_OPTION = click.option(
     "--log", "log_format", type=click.Choice(["text", "json"]), help="Format of the log on stderr. Default: log."
 )
@@ -102,8 +101,6 @@ _MALLOC_OPTIONS = (
     ("MALLOC_ARENA_MAX", -8, 2),
 )
 """Environment variable, parameter of `mallopt` in <malloc.h>, and value."""
-
-
 EMPTY_OPTION = click.option(
     "--allow-empty", is_flag=True, help="Start without any valid agent, and take those that are added or corrected."
 )

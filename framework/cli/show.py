@@ -337,7 +337,6 @@ GAPS = 4
 """Spaces between the name, the bar, the duration and the notes."""
 FAIR_BAR, LEAST_BAR = 16, 8
 LEAST_NAME = 12
-
 Below = Mapping[str | None, Sequence[SpanRecord]]
 
 

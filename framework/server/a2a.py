@@ -57,8 +57,6 @@ from framework.types.report import Status, incomplete_text
 from framework.types.state import Confirmation, Decision, Respond, RunResult, RunState
 
 log = logging.getLogger(__name__)
-
-
 _PAGES = "agentsd.pages"
 """Key of the address of the pages of runs in the scope of a request."""
 _MAX_PAGE, _PAGE = 100, 50

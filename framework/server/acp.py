@@ -47,7 +47,6 @@ from framework.types.state import Approve, Confirmation, Decision, Reject, Respo
 from framework.types.text import visible
 
 log = logging.getLogger(__name__)
-
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 """Size limit of one message of the editor. A larger one ends the connection."""
 _COPIED_BYTES = 65_536

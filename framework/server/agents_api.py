@@ -48,11 +48,8 @@ _PLACED_KEYS = (
     *("skill_policy", "skills", "runtime_policy", "budgets", "plan", "sub_agents", "handoffs", "hooks"),
 )
 """Keys of an agent file whose places a client gets, besides those of limits."""
-
-
 _CASE_RESULTS = 20
 """Number of results of each case that are listed."""
-
 Origin = Literal["input", "vars", "runtime"]
 
 

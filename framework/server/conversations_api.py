@@ -24,18 +24,10 @@ from framework.server.request_handling import (
     error_responses,
     verbatim_response,
 )
-from framework.server.run_service import (
-    list_conversations_for,
-    load_conversation_for,
-)
+from framework.server.run_service import list_conversations_for, load_conversation_for
 from framework.server.schemas import Id, RequestModel, ResponseModel, whole_number
 from framework.store.notes import Notes
-from framework.store.types import (
-    SEARCHED_CONVERSATIONS,
-    SEARCHED_TEXTS,
-    ConversationQuery,
-    NoteQuery,
-)
+from framework.store.types import SEARCHED_CONVERSATIONS, SEARCHED_TEXTS, ConversationQuery, NoteQuery
 from framework.types.errors import RequestError
 from framework.types.memory import Note
 from framework.types.messages import Message, Summary
@@ -142,11 +134,7 @@ _SEARCH = (
     "Only conversations whose title, agent or id contains this, looked up in the latest "
     f"{SEARCHED_CONVERSATIONS:,}; or any message of the user or the model, in the newest {SEARCHED_TEXTS:,} runs."
 )
-
-
 _TENANT = Annotated[Id | None, Query(description="Its tenant, if the key can access several.")]
-
-
 _USER = Annotated[Id | None, Query(description="Its user, if the key can access several that have one with this id.")]
 
 

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 log = logging.getLogger(__name__)
-
 _NO_ROUTE = {
     404: "no such route; the routes are /health, /ready and those in GET /agent/openapi.json",
     405: "method not allowed for this route; see the header `Allow`",
 }
 _MAX_REPORTED = 5
 """Number of invalid fields of a request that an error names."""
-
 ErrorType = Literal[
     "invalid_request_error",
     "authentication_error",

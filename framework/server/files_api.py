@@ -72,17 +72,13 @@ from framework.types.problem import Change, Problem
 from framework.types.redact import redact
 
 log = logging.getLogger(__name__)
-
-
 MAX_SHOWN_FILES = 100
 """Number of changed files of a generation that are returned."""
-
 FileKind = Literal["agent", "cases", "template", "plugin", "sources", "skill", "settings"]
 """What a file defines: `sources` are tool servers, `skill` is a file of an Agent Skill."""
 FileState = Literal["live", "changed", "invalid", "deleted"]
 """`live`: as in the live generation; `changed`: not live yet; `invalid`: its last good version is live, if there is
 one; `deleted`: live, but no longer on the disk."""
-
 EditOutcome = Literal["applied", "partial", "rejected", "unchanged", "pending"]
 """The result of an edit: that of its reload, or `pending` if it has not ended yet."""
 

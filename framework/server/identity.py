@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 _STATE_KEY = "agentsd_access"
-
 Identify = Callable[[HTTPConnection], "Identity"]
 """Returns the identity of a request's client. Raises Unauthenticated or AccessDenied if it has no access."""
 
@@ -213,15 +212,12 @@ Reader = Annotated[Identity, requires("read")]
 RunReader = Annotated[Identity, requires("read", "chat")]
 ProjectAdmin = Annotated[Identity, requires("admin", all_agents=True)]
 ProjectReader = Annotated[Identity, requires("read", all_agents=True)]
-
-
 _OTHER_SITE = (
     "requests from web pages of other sites are refused; set server.api_keys and send a key, or add the page's origin "
     "to server.cors_origins"
 )
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 """A Host header: an address or a name, and a port. URL parsers accept more, and disagree with each other."""
-
 _KEY_PARAMETERS = ("key", "api_key", "apikey", "api-key", "token", "access_token")
 """Names under which clients put keys into URLs."""
 

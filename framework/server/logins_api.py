@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from framework.tools.mcp.login import BegunLogin
 
 log = logging.getLogger(__name__)
-
 CALLBACK = "/oauth/callback"
 _SECONDS = 600.0
 """Time for a person to log in, in seconds."""

@@ -72,8 +72,6 @@ from framework.types.report import incomplete_text
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunResult
 
 log = logging.getLogger(__name__)
-
-
 _MAX_EDITABLE_CHARS = 1000
 """Length of a text up to which a form has a field to edit it."""
 _ARGUMENT = "argument."
@@ -201,7 +199,6 @@ def error_result(message: str) -> CallToolResult:
 
 _PROGRESS_SECONDS = 10.0
 """Interval of progress notifications during which nothing else is reported: clients end calls that are silent."""
-
 Context = ServerRequestContext[Any, Any]
 
 
@@ -363,7 +360,6 @@ _INSTRUCTIONS = (
     "Each tool is an agent that works on a task by itself and returns its answer. An agent may ask the user for "
     "approvals; a result that says so is not a failure of the agent."
 )
-
 CallerOf = Callable[[Context], McpCaller]
 """Returns the client behind a request."""
 _CallKey = tuple[str, str]

@@ -68,8 +68,6 @@ from framework.types.strict_json import bytes_digest
 from framework.types.text import did_you_mean
 
 log = logging.getLogger(__name__)
-
-
 _FIELDS: dict[str, str] = {
     "message": "messages",
     "history": "messages",
@@ -316,7 +314,6 @@ _ATTEMPT = "x-stainless-retry-count"
 _THREAD_BYTES = 64 * 1024
 """Size of a body from which its digest is computed in a thread, because the event loop would wait for it."""
 _IDENTIFYING = ("x-conversation-id", "x-openwebui-user-id")
-
 RequestKey = tuple[str | None, ...]
 """What equal requests have in common: the owner, the route, headers and the digest of the body."""
 

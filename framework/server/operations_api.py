@@ -46,11 +46,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-
 _TIMEOUT_SECONDS = 2.0
-
-
 _MAX_AGE_SECONDS = 1.0
 
 
@@ -136,14 +132,8 @@ class Me(ResponseModel):
 
 probes = APIRouter(route_class=ServerRoute)
 """The routes without access control."""
-
-
 metrics_route = APIRouter(route_class=GuardedRoute)
-
-
 routes = api_router("configuration")
-
-
 _StoreCheck = Annotated[StoreCheck, shared(lambda state: StoreCheck(state.runtime.store))]
 
 
@@ -225,21 +215,11 @@ async def _stream(feed: ConfigFeed, number: int) -> AsyncGenerator[bytes]:
 
 MAX_STEPS = 1000
 """Number of steps in one report."""
-
-
 _DAY = 86_400.0
-
-
 _DEFAULT_SECONDS = 30 * _DAY
-
-
 _FIRST, _LAST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)
 """The times for which every time zone can be computed."""
-
-
 _YEARS = r"^(197[1-9]|19[89]\d|[2-8]\d{3}|9[0-8]\d\d|99[0-8]\d|999[0-7])-"
-
-
 _Time = Annotated[AwareDatetime, Field(json_schema_extra={"pattern": _YEARS})]
 
 

@@ -35,8 +35,6 @@ from framework.types.errors import AgentsdError, ConfigError
 from framework.types.http import is_loopback, server_url
 
 log = logging.getLogger(__name__)
-
-
 _READABLE = (
     "etag", "location", "mcp-session-id", "retry-after", "x-agentsd-conversation-id", "x-agentsd-ignored",
     "x-agentsd-run-id", "x-request-id",

@@ -202,8 +202,6 @@ async def _replay_until(
 
 _CLIENT_LEFT = 499
 """Status of a response that nobody receives, as proxies log it."""
-
-
 routes = api_router("runs", MessageRoute)
 """They read and change nothing, so all of them need the role `read` only.
 

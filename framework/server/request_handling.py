@@ -50,7 +50,6 @@ from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull,
 from framework.types.strict_json import bytes_digest, check_json_size, content_digest, read_json
 
 log = logging.getLogger("agentsd.requests")
-
 _ERROR_CODE = "agentsd.error_code"
 """Key of the scope of a request that failed."""
 _REJECTED = frozenset({401, 403, 408, 413, 429, 503})

@@ -17,14 +17,7 @@ from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
 from framework.server.identity import LOCAL, Identity, KeyLimits, agent_for
 from framework.server.schemas import MAX_URL_ID_CHARS
-from framework.store.types import (
-    Conversation,
-    ConversationInfo,
-    ConversationQuery,
-    DecidedCalls,
-    RunInfo,
-    RunQuery,
-)
+from framework.store.types import Conversation, ConversationInfo, ConversationQuery, DecidedCalls, RunInfo, RunQuery
 from framework.store.usage import Grouping, Period, UsageReport
 from framework.store.views import read_fleet
 from framework.types.errors import ConversationNotFound, RequestError, RunNotFound

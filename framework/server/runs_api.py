@@ -45,20 +45,9 @@ from framework.server.request_handling import (
     page_of,
     verbatim_response,
 )
-from framework.server.run_service import (
-    OwnedRun,
-    RunService,
-    list_runs_for,
-    load_run_info_for,
-)
+from framework.server.run_service import OwnedRun, RunService, list_runs_for, load_run_info_for
 from framework.server.schemas import MAX_URL_ID_CHARS, Id, RequestModel, ResponseModel, whole_number
-from framework.store.types import (
-    OPEN_STATUSES,
-    SEARCHED_RUNS,
-    SEARCHED_TEXTS,
-    RunInfo,
-    RunQuery,
-)
+from framework.store.types import OPEN_STATUSES, SEARCHED_RUNS, SEARCHED_TEXTS, RunInfo, RunQuery
 from framework.types.errors import RequestError, outcome_for
 from framework.types.events import Event, wire
 from framework.types.report import CallSummary, IncompleteStep, SpanRecord, Status
@@ -78,15 +67,9 @@ from framework.types.state import (
 from framework.types.strict_json import content_digest
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
-
-
 MAX_COMMENT_CHARS = 4000
-
-
 MAX_DECISIONS = 100
 """Number of decisions in one request."""
-
-
 _RULES: JsonDict = {
     "anyOf": [
         {"required": ["message"], "properties": {"message": {"type": "string"}}},
@@ -498,8 +481,6 @@ def last_event(after: int, last_event_id: str | None) -> int:
 
 _FIELDS = {"history": "messages", "conversation": "conversation_id"}
 """Fields of a request body by the options that have other names."""
-
-
 routes = api_router("runs", MessageRoute)
 
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from framework.store.store import Store
 
 log = logging.getLogger(__name__)
-
-
 START_RETRY_SECONDS = 30.0
 """How long a part of a fleet waits at its start for a store that is unreachable; then a supervisor starts it again."""
 RETRY_INTERVAL_SECONDS = 3.0
