@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import stat
-import sys
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, redirect_stdout, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from typing import Any, cast
 from uuid import uuid4
 
 import acp
 from acp import schema
-from acp.stdio import stdio_streams
 
 from framework.config.settings import Settings
 from framework.engine.runtime.request import Caller, RunOptions
@@ -47,10 +42,6 @@ from framework.types.state import Approve, Confirmation, Decision, Reject, Respo
 from framework.types.text import visible
 
 log = logging.getLogger(__name__)
-_MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Size limit of one message of the editor. A larger one ends the connection."""
-_COPIED_BYTES = 65_536
-"""Size of what is copied at once between a file and a pipe."""
 _ROUTER = "auto"
 """Mode in which the router chooses the agent."""
 _REMEMBER = "remember-"
@@ -88,71 +79,13 @@ async def serve_acp(
         ConfigError: the files are invalid.
         StoreError: the store cannot be opened.
     """
-    with protocol_streams() as (source, target):
-        async with Runtime.open(root, store=settings.store.url.get_secret_value(), single_user=True) as runtime:
-            started(runtime)
-            server = AcpServer(runtime, root, agent, decides)
-            async with _streams(source, target) as (reader, writer):
-                with ended_by_signals(reader.feed_eof):
-                    # A cast, because the methods of what it does not declare are missing.
-                    await acp.run_agent(cast(acp.Agent, server), writer, reader, use_unstable_protocol=True)
-
-
-@asynccontextmanager
-async def _streams(source: int, target: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Yield the streams of two descriptors. The SDK makes them of what `sys.stdin` and `sys.stdout` are."""
-    stdin = sys.stdin
-    with (
-        _readable(source) as readable,
-        _writable(target) as writable,
-        os.fdopen(readable, closefd=False) as given,
-        os.fdopen(writable, "w", closefd=False) as taken,
-    ):
-        try:
-            sys.stdin = given
-            with redirect_stdout(taken):
-                reader, writer = await stdio_streams(_MAX_LINE_BYTES)
-        finally:
-            sys.stdin = stdin
-        yield reader, writer
-
-
-@contextmanager
-def _readable(source: int) -> Iterator[int]:
-    """Yield a descriptor with the same content that asyncio can wait for: files and `/dev/null` become pipes."""
-    if _is_pollable(source):
-        yield source
-        return
-    readable, filled = os.pipe()
-    Thread(target=_copy, args=(source, filled), daemon=True).start()
-    yield readable
-    os.close(readable)
-
-
-@contextmanager
-def _writable(target: int) -> Iterator[int]:
-    """Yield a descriptor that asyncio can write to, whose content has reached the target when this ends."""
-    if _is_pollable(target):
-        yield target
-        return
-    drained, writable = os.pipe()
-    copying = Thread(target=_copy, args=(drained, os.dup(target)), daemon=True)
-    copying.start()
-    yield writable
-    os.close(writable)
-    copying.join()
-
-
-def _is_pollable(descriptor: int) -> bool:
-    mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
-
-
-def _copy(source: int, target: int) -> None:
-    """Copy until the source ends or nobody reads, and close the target."""
-    with suppress(BrokenPipeError), os.fdopen(target, "wb", buffering=0) as taken:
-        while data := os.read(source, _COPIED_BYTES):
-            taken.write(data)
+    opened = Runtime.open(root, store=settings.store.url.get_secret_value(), single_user=True)
+    async with protocol_streams() as (reader, writer), opened as runtime:
+        started(runtime)
+        server = AcpServer(runtime, root, agent, decides)
+        with ended_by_signals(reader.feed_eof):
+            # A cast, because the methods of what it does not declare are missing.
+            await acp.run_agent(cast(acp.Agent, server), writer, reader, use_unstable_protocol=True)
 
 
 @dataclass(slots=True)

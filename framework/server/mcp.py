@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -64,7 +62,7 @@ from framework.server.protocol_texts import (
 )
 from framework.server.request_handling import CHAT_BODY_BYTES, ServerState
 from framework.server.run_service import OwnedRun, RunService
-from framework.server.startup import ended_by_signals, protocol_streams
+from framework.server.startup import MAX_LINE_BYTES, ended_by_signals, protocol_streams
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentNotFound, AgentsdError, RunNotFound, RunSuspended
 from framework.types.events import StreamEnd
@@ -588,11 +586,6 @@ def _caller(context: Context) -> McpCaller:
 _NO_FORM = "A person must decide, but this client shows no forms, or the form was closed. "
 _DECIDE = _NO_FORM + "Ask the user to run this in the project's folder: agentsd runs decide {run_id}"
 _DECIDE_NOWHERE = _NO_FORM + "Use a client that supports elicitation, or set store.url to decide in a terminal"
-_READ_BYTES = 64 * 1024
-_MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Size limit of one message of the client. A larger one ends the connection."""
-_MAX_WAITING = 100
-"""Number of messages that wait to be handled before no more are read."""
 
 
 async def serve_stdio(
@@ -611,78 +604,39 @@ async def serve_stdio(
         StoreError: the store cannot be opened.
     """
     url = settings.store.url.get_secret_value()
-    with protocol_streams() as (source, target):
-        async with Runtime.open(root, store=url, single_user=True) as runtime:
-            started(runtime)
-            caller = McpCaller(replace(LOCAL, agents=agents), _DECIDE if runtime.store.durable else _DECIDE_NOWHERE)
-            limits = KeyLimits(runtime.store, settings.server)
-            server = AgentServer(RunService(runtime, limits, OpenStreams()), lambda _: caller)
-            try:
-                with ended_by_signals((lines := _Lines(source)).end):
-                    # The SDK's parameters are typed as files of anyio, of which it uses three methods.
-                    async with stdio_server(cast(Any, lines), cast(Any, _Output(target))) as streams:
-                        incoming, outgoing = streams
-                        await server.server.run(incoming, outgoing, server.server.create_initialization_options())
-            finally:
-                server.close()
+    opened = Runtime.open(root, store=url, single_user=True)
+    async with protocol_streams() as (reader, writer), opened as runtime:
+        started(runtime)
+        caller = McpCaller(replace(LOCAL, agents=agents), _DECIDE if runtime.store.durable else _DECIDE_NOWHERE)
+        limits = KeyLimits(runtime.store, settings.server)
+        server = AgentServer(RunService(runtime, limits, OpenStreams()), lambda _: caller)
+        try:
+            with ended_by_signals(reader.feed_eof):
+                # The SDK's parameters are typed as files of anyio, of which it uses three methods.
+                async with stdio_server(cast(Any, _lines(reader)), cast(Any, _Output(writer))) as streams:
+                    await server.server.run(streams[0], streams[1], server.server.create_initialization_options())
+        finally:
+            server.close()
 
 
-class _Lines:
-    """The lines of a descriptor, read in a thread that the process does not wait for when it ends."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue(_MAX_WAITING)
-        self._is_ended = False
-
-    def end(self) -> None:
-        """Yield no further line."""
-        self._is_ended = True
-        if not self._lines.full():
-            self._lines.put_nowait(None)
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=(loop,), name="mcp input", daemon=True).start()
-        while (line := await self._lines.get()) is not None and not self._is_ended:
-            yield line
-
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Put each line into the queue, and None at the end."""
-        with suppress(RuntimeError):  # the event loop is closed
-            for line in self._split():
-                asyncio.run_coroutine_threadsafe(self._lines.put(line), loop).result()
-            asyncio.run_coroutine_threadsafe(self._lines.put(None), loop).result()
-
-    def _split(self) -> Iterator[str]:
-        rest = b""
-        while chunk := self._chunk():
-            *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
-            yield from (line.decode("utf-8", "replace") for line in lines if line.strip())
-            if len(rest) > _MAX_LINE_BYTES:
-                log.error("the client sent a message of more than %d bytes: the connection is closed", _MAX_LINE_BYTES)
-                return
-
-    def _chunk(self) -> bytes:
-        with suppress(OSError):
-            return os.read(self._descriptor, _READ_BYTES)
-        return b""
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
+    try:
+        async for line in reader:
+            if line.strip():
+                yield line.decode("utf-8", "replace")
+    except ValueError:
+        log.error("the client sent a message of more than %d bytes: the connection is closed", MAX_LINE_BYTES)
 
 
 class _Output:
-    """Writes text to a descriptor. A client that is gone is noticed by its input."""
+    """Writes text to a stream. A client that is gone is noticed by its input."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
 
     async def write(self, text: str) -> None:
-        """Write a text completely, without delaying the event loop."""
-        with suppress(OSError):
-            await asyncio.to_thread(self._write, text.encode("utf-8", "replace"))
+        self._writer.write(text.encode("utf-8", "replace"))
 
     async def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
-
-    def _write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        with suppress(ConnectionError):
+            await self._writer.drain()

@@ -9,11 +9,12 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
 from random import uniform
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from framework.config.agents.models import named_models
@@ -315,14 +316,47 @@ class Stopping:
 
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Size limit of one message of a client. A larger one ends the connection."""
+_COPIED_BYTES = 65_536
+_FLUSH_SECONDS = 5.0
+"""Time for a client to read the last messages."""
 
 
-@contextmanager
-def protocol_streams() -> Iterator[tuple[int, int]]:
-    """Yield descriptors of standard input and output.
+@asynccontextmanager
+async def protocol_streams() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Yield standard input and output as streams, also if they are files or `/dev/null`.
 
     Meanwhile, what plugins and child processes print goes to standard error, and their standard input is empty.
     """
+    loop = asyncio.get_running_loop()
+    with _diverted() as (source, target):
+        readable, filled = os.pipe()  # asyncio cannot wait for files, and makes what it waits for non-blocking
+        drained, writable = os.pipe()
+        Thread(target=_copy, args=(source, filled), daemon=True).start()
+        sending = Thread(target=_copy, args=(drained, os.dup(target)), daemon=True)
+        sending.start()
+        reader = asyncio.StreamReader(MAX_LINE_BYTES)
+        incoming, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(readable, "rb", 0)
+        )
+        outgoing, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(writable, "wb", 0)
+        )
+        writer = asyncio.StreamWriter(outgoing, protocol, None, loop)
+        try:
+            yield reader, writer
+        finally:
+            incoming.close()
+            writer.close()
+            with suppress(TimeoutError, ConnectionError):
+                await asyncio.wait_for(writer.wait_closed(), _FLUSH_SECONDS)
+            await asyncio.to_thread(sending.join, _FLUSH_SECONDS)
+
+
+@contextmanager
+def _diverted() -> Iterator[tuple[int, int]]:
+    """Yield descriptors of standard input and output, for which others stand in."""
     sys.stdout.flush()
     source, target = os.dup(_STDIN), os.dup(_STDOUT)
     empty = os.open(os.devnull, os.O_RDONLY)
@@ -337,6 +371,13 @@ def protocol_streams() -> Iterator[tuple[int, int]]:
         os.dup2(target, _STDOUT)
 
 
+def _copy(source: int, target: int) -> None:
+    """Copy until the source ends or nobody reads, and close the target."""
+    with suppress(OSError), os.fdopen(target, "wb", buffering=0) as copied:
+        while data := os.read(source, _COPIED_BYTES):
+            copied.write(data)
+
+
 @contextmanager
 def ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
     """Call `end` on SIGTERM or Ctrl-C, as if the client had left. A second signal ends the process at once."""
@@ -347,10 +388,10 @@ def ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
         end()
 
     def remove() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, end_once)
     try:
         yield
