@@ -1,6 +1,6 @@
 """Runs as A2A tasks: the state of a task is the stored run's, so any process of a fleet answers for it.
 
-A pause for an approval is `AUTH_REQUIRED`: streams stay open and go on after the decision, wherever it is made. A
+A pause for an approval is `AUTH_REQUIRED`: streams stay open and continue after the decision, wherever it is made. A
 question is `INPUT_REQUIRED`, and the next message of the task answers it. The states are those of the A2A
 specification 1.0, sections 4.1.3 and 7.6. Clients of version 0.3 are served through the translation of the SDK.
 """
@@ -42,7 +42,14 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import AccessDenied, client_message
 from framework.server.event_stream import AppResponse
 from framework.server.identity import ROUTER_NAME, Identity, agent_for, agent_named, identity_of, require
-from framework.server.protocol_texts import confirmations_text, pages_of, progress_text, reason_text, run_url
+from framework.server.protocol_texts import (
+    confirmations_text,
+    missing_text,
+    pages_of,
+    progress_text,
+    reason_text,
+    run_url,
+)
 from framework.server.request_handling import ServerState
 from framework.server.run_service import OwnedRun, RunService, count_runs_for, list_runs_for, load_run_info_for
 from framework.store.pushes import DuePush
@@ -370,7 +377,7 @@ class TaskHandler(RequestHandler):
         try:
             HttpClient(limits).check("POST", url)
             await CheckedNetwork(limits, resolve_host).addresses(url.host, url.port)
-        except ToolError:  # its text is about tools, and tells which hosts exist
+        except ToolError:  # its text is about tools, and says which hosts exist
             raise errors.InvalidParamsError(
                 f"url: this server sends no push notifications to {url.url_host}:{url.port}: its operator allows public"
                 " hosts with server.a2a_push_hosts"
@@ -464,7 +471,7 @@ class _Sent:
     def _content(self, event: events.ContentReceived) -> Iterator[types.TaskArtifactUpdateEvent]:
         is_new = event.message_id != self._message
         before = "" if is_new else self._text
-        piece = event.text.removeprefix(before) if event.seq else event.text
+        piece = missing_text(event.text, before, is_whole=bool(event.seq))
         if not piece:
             return
         self._message, self._text = event.message_id, before + piece

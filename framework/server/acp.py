@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import b64decode
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,15 +25,14 @@ from framework.config.settings import Settings
 from framework.engine.runtime.request import Caller, RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.start import load_conversation
-from framework.server.protocol_texts import confirmation_text, reason_text
+from framework.server.protocol_texts import confirmation_text, confirmations_text, file_of, missing_text, reason_text
 from framework.server.startup import ended_by_signals, protocol_streams
 from framework.store.types import Conversation, ConversationQuery
 from framework.telemetry.redact import safe_traceback
 from framework.types import events
 from framework.types.errors import AgentsdError, DecisionRefused, RequestError
 from framework.types.file import File
-from framework.types.grant import GrantScope, GrantUsage, Remember, RememberOffer, Width, covers_text
-from framework.types.messages import Message
+from framework.types.grant import GrantUsage, Remember, Width, covers_text
 from framework.types.plan import StepStatus, TodoItem
 from framework.types.report import incomplete_text
 from framework.types.spec import RISKS, Risk
@@ -147,14 +145,14 @@ class AcpServer:
             session = self._open(found)
             for update in _earlier(found):
                 await self._send(session_id, update)
-            await self._tell_what_waits(found)
+            await self._send_pending(found)
             return schema.LoadSessionResponse(modes=self._modes(session))
 
     async def resume_session(self, session_id: str, **_: Any) -> schema.ResumeSessionResponse:
         with _as_protocol_errors():
             found = await self._stored(session_id)
             session = self._open(found)
-            await self._tell_what_waits(found)
+            await self._send_pending(found)
             return schema.ResumeSessionResponse(modes=self._modes(session))
 
     async def fork_session(self, session_id: str, **_: Any) -> schema.ForkSessionResponse:
@@ -241,10 +239,10 @@ class AcpServer:
         answering = session.handed_to if self._only is None and session.handed_to in agents else session.agent
         return schema.SessionModeState(current_mode_id=answering or _ROUTER, available_modes=modes)
 
-    async def _tell_what_waits(self, found: Conversation) -> None:
-        """Say that the last run of a session waits for a decision: the next message asks for it again."""
+    async def _send_pending(self, found: Conversation) -> None:
+        """Send what the last run of a session waits for: the next message asks for the decision again."""
         if found.open_run is not None and (pending := (await self._runtime.store.load_run(found.open_run)).pending):
-            asked = "\n\n".join(map(confirmation_text, pending))
+            asked = confirmations_text(pending)
             text = f"{asked}\n\nThe run {found.open_run} waits for this. Send any message to decide it here."
             await self._send(found.id, acp.update_agent_message_text(text))
 
@@ -345,20 +343,20 @@ class AcpServer:
     async def _decided(
         self, session_id: str, run_id: str, after: int, pending: Sequence[Confirmation], updates: _Updates
     ) -> bool:
-        """Ask the editor, unless others decide before; return whether the run goes on."""
+        """Ask the editor, unless others decide before; return whether the run continues."""
         asking = asyncio.ensure_future(self._ask(session_id, run_id, pending, updates))
         async with aclosing(self._runtime.follow(run_id, after, through_pauses=True)) as followed:
-            going_on = asyncio.ensure_future(_first(followed))
+            continuing = asyncio.ensure_future(anext(followed, None))
             try:
-                await asyncio.wait({asking, going_on}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({asking, continuing}, return_when=asyncio.FIRST_COMPLETED)
                 if asking.done() and (answer := asking.result()) is not None:
                     return answer
-                await going_on  # decided in another process
+                await continuing  # decided in another process
                 return True
             finally:
-                for task in (asking, going_on):
+                for task in (asking, continuing):
                     task.cancel()
-                await asyncio.wait({asking, going_on})
+                await asyncio.wait({asking, continuing})
 
     async def _ask(
         self, session_id: str, run_id: str, pending: Sequence[Confirmation], updates: _Updates
@@ -366,7 +364,7 @@ class AcpServer:
         """Ask for the decisions that the editor may make, and save them.
 
         Returns:
-            Whether the run goes on; None if only others may decide: the prompt waits for them.
+            Whether the run continues; None if only others may decide: the prompt waits for them.
         """
         decisions: dict[str, Decision] = {}
         for asked in pending:
@@ -425,14 +423,15 @@ class AcpServer:
         if asked.traits.is_question:
             return Respond(text=chosen) if chosen in asked.choices else None
         if chosen.startswith(_REMEMBER) and asked.remember is not None:
-            scope = _session_scope(asked.remember)
+            scopes = asked.remember.scopes
+            scope = "conversation" if "conversation" in scopes else scopes[0]
             return Approve(remember=Remember.model_validate({"width": chosen.removeprefix(_REMEMBER), "for": scope}))
         return Approve() if chosen == "approve" else Reject(reason="rejected in the editor")
 
     async def _decide(self, run_id: str, decisions: Mapping[str, Decision]) -> None:
         try:
             await self._runtime.decide(run_id, decisions, by="editor", execute=True)
-        except DecisionRefused as error:  # another was first, or it has expired: the run goes on without this
+        except DecisionRefused as error:  # another was first, or it has expired: the run continues without this
             log.info("%s", error.message)
 
     async def _send(self, session_id: str, update: Any) -> None:
@@ -448,14 +447,6 @@ def _remembering(asked: Confirmation, usage: Mapping[Width, GrantUsage]) -> list
         name = f"Allow in this session: {visible(covers_text(asked.tool, one.width, one.when))}{matched}"
         options.append(schema.PermissionOption(option_id=f"{_REMEMBER}{one.width}", name=name, kind="allow_always"))
     return options
-
-
-def _session_scope(offer: RememberOffer) -> GrantScope:
-    return "conversation" if "conversation" in offer.scopes else offer.scopes[0]
-
-
-async def _first(followed: AsyncGenerator[events.Event, None]) -> events.Event | None:
-    return await anext(followed, None)
 
 
 def _is_open_question(asked: Confirmation) -> bool:
@@ -490,8 +481,8 @@ class _Updates:
     run_id: str
     _calls: set[str] = field(default_factory=set)
     """Ids of the calls that were announced."""
-    _sent: dict[tuple[str | None, bool], int] = field(default_factory=dict)
-    """Characters sent of the text (False) and of the reasoning (True) of each message."""
+    _sent: dict[tuple[str | None, bool], str] = field(default_factory=dict)
+    """What was sent of the text (False) and of the reasoning (True) of each message."""
     _steps: dict[str, schema.PlanEntry] = field(default_factory=dict)
     """The steps of the plan, by id."""
 
@@ -538,10 +529,9 @@ class _Updates:
     def _text(self, message_id: str | None, text: str, seq: int, *, is_thought: bool) -> Iterator[Any]:
         """Yield a piece, or what was not sent of a whole text."""
         key = (message_id, is_thought)
-        before = self._sent.get(key, 0)
-        piece = text[before:] if seq else text
-        self._sent[key] = before + len(piece)
-        if piece:
+        sent = self._sent.get(key, "")
+        if piece := missing_text(text, sent, is_whole=bool(seq)):
+            self._sent[key] = sent + piece
             yield (acp.update_agent_thought_text if is_thought else acp.update_agent_message_text)(piece)
 
     def _call(self, event: events.ToolRequested) -> Iterator[Any]:
@@ -592,7 +582,7 @@ def _todo(item: TodoItem) -> schema.PlanEntry:
 
 def _earlier(found: Conversation) -> Iterator[Any]:
     """Yield the messages of a conversation as updates."""
-    results = {message.tool_call_id: message for message in found.messages if message.role == "tool"}
+    results = {message.tool_call_id: message.content for message in found.messages if message.role == "tool"}
     for message in found.messages:
         if message.role == "user":
             yield acp.update_user_message_text(message.description)
@@ -605,13 +595,9 @@ def _earlier(found: Conversation) -> Iterator[Any]:
                     call.tool,
                     kind=_kind(call.tool),
                     status="completed",
-                    content=[acp.tool_content(acp.text_block(_text_of(results.get(call.id))))],
+                    content=[acp.tool_content(acp.text_block(results.get(call.id, "")))],
                     raw_input=call.arguments,
                 )
-
-
-def _text_of(message: Message | None) -> str:
-    return message.content if message is not None else ""
 
 
 def _content(block: Any) -> str | File:
@@ -620,22 +606,14 @@ def _content(block: Any) -> str | File:
         case schema.TextContentBlock(text=text):
             return text
         case schema.ImageContentBlock(data=data, mime_type=kind) | schema.AudioContentBlock(data=data, mime_type=kind):
-            return _file(data, kind)
+            return file_of(data, kind, "prompt")
         case schema.ResourceContentBlock(name=name, uri=uri):
             return f"[{name}]({uri})"
         case schema.EmbeddedResourceContentBlock(resource=schema.TextResourceContents(text=text, uri=uri)):
             return f"{uri}:\n\n{text}"
         case schema.EmbeddedResourceContentBlock(resource=schema.BlobResourceContents(blob=data, mime_type=kind)):
-            return _file(data, kind)
+            return file_of(data, kind, "prompt")
     raise RequestError(f"a part of the type {getattr(block, 'type', '?')!r} is not supported")
-
-
-def _file(data: str, media_type: str | None) -> File:
-    try:
-        content = b64decode(data, validate=True)
-    except ValueError:
-        raise RequestError("a file in the prompt is not base64") from None
-    return File.from_bytes(content, media_type=media_type)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ from framework.server.agui_events import AguiTranslator, call_id_of, interrupt_i
 from framework.server.errors import client_message, validation_error
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity, agent_for, agent_named, identity_of, require
-from framework.server.protocol_texts import confirmation_text, pages_of, run_url
+from framework.server.protocol_texts import confirmation_text, file_of, pages_of, run_url
 from framework.server.request_handling import accepted_locale
 from framework.server.run_service import OwnedRun, RunService
 from framework.types.errors import AgentsdError, ConversationBusy, DecisionRefused, RequestError, RunNotFound
@@ -239,23 +238,17 @@ def _content(part: ContentPart) -> str | File:
     match part:
         case TextPart(text=text):
             return text
-        case ImagePart(source=DataSource() as source) | AudioPart(source=DataSource() as source):
-            return _file(source)
-        case DocumentPart(source=DataSource() as source):
-            return _file(source)
+        case ImagePart(source=DataSource(value=data, mime_type=kind)):
+            return file_of(data, kind, "messages")
+        case AudioPart(source=DataSource(value=data, mime_type=kind)):
+            return file_of(data, kind, "messages")
+        case DocumentPart(source=DataSource(value=data, mime_type=kind)):
+            return file_of(data, kind, "messages")
     raise RequestError(
         f"messages: a part of the type {part.type!r} with this source is not supported: send text, or an image, audio "
         "or a document with its bytes in base64 (source.type: data)",
         param="messages",
     )
-
-
-def _file(source: DataSource) -> File:
-    try:
-        content = b64decode(source.value, validate=True)
-    except ValueError:
-        raise RequestError("messages: source.value is not base64", param="messages") from None
-    return File.from_bytes(content, media_type=source.mime_type)
 
 
 _FIELDS = {"message": "messages", "conversation": "threadId", "inputs": "forwardedProps.inputs"}

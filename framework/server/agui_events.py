@@ -50,7 +50,7 @@ from ag_ui.core import (
     ToolMessage,
 )
 
-from framework.server.protocol_texts import reason_text
+from framework.server.protocol_texts import missing_text, reason_text
 from framework.types import events
 from framework.types.messages import Usage
 from framework.types.plan import TodoItem
@@ -406,11 +406,12 @@ class AguiTranslator:
         reasoning = _reasoning_key(key)
         if isinstance(event, events.ContentReceived):
             yield from self._messages.close(reasoning)
-            yield from self._messages.add_text(key, "assistant", owner, _missing(event, self._messages.sent(key)))
+            text = missing_text(event.text, self._messages.sent(key), is_whole=bool(event.seq))
+            yield from self._messages.add_text(key, "assistant", owner, text)
             if event.seq:
                 yield from self._messages.close(key)
             return
-        text = _missing(event, self._messages.sent(reasoning))
+        text = missing_text(event.text, self._messages.sent(reasoning), is_whole=bool(event.seq))
         if event.seq and (content := self._messages.sent(key)) and text.endswith(content):
             text = text.removesuffix(content).removesuffix("\n")
         if text:
@@ -476,13 +477,6 @@ class AguiTranslator:
             usage=usage,
             metadata=metadata,
         )
-
-
-def _missing(event: events.ContentReceived | events.Thought, sent: str) -> str:
-    """Return what a delta or a whole text adds to what was sent."""
-    if not event.seq:
-        return event.text
-    return event.text[len(sent) :] if event.text.startswith(sent) else ""
 
 
 def _reasoning_key(key: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
@@ -345,36 +345,9 @@ _NO_RETRY = {"x-should-retry": "false"}
 """Tells the openai SDK not to repeat a request. Others decide by the status: they repeat 409, 429 and 5xx."""
 
 
-class AnswerWriter(Protocol):
-    """Writes one answer in the format of an API."""
-
-    def begin(self, agent: str) -> Iterator[bytes]:
-        """Yield the first server-sent events."""
-        ...
-
-    def text(self, piece: AnswerText) -> Iterator[bytes]:
-        """Yield the events for a piece of the answer."""
-        ...
-
-    def own_event(self, event: Mapping[str, Any]) -> bytes:
-        """Return an event that clients accept and that contains an event of the run."""
-        ...
-
-    def end(self, ending: Ending) -> Iterator[bytes]:
-        """Yield the last events."""
-        ...
-
-    def error(self, code: str, message: str) -> bytes:
-        """Return the last event if the server fails in the middle of a stream."""
-        ...
-
-    def complete(self, agent: str, ending: Ending, reasoning: str) -> dict[str, Any]:
-        """Return the whole answer as JSON data."""
-        ...
-
-
+AnswerWriter = ChatWriter | ResponseWriter
 NewWriter = Callable[[str, int], AnswerWriter]
-"""Returns a writer. Arguments: the answer's id and the Unix time."""
+"""Returns what writes one answer in the format of an API. Arguments: the answer's id and the Unix time."""
 
 
 class Exchange:

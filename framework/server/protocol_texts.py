@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from framework.tools.form import form_lines, visit_lines
 from framework.types import events
-from framework.types.errors import LimitExceeded
+from framework.types.errors import LimitExceeded, RequestError
+from framework.types.file import File
 from framework.types.plan import Plan
 from framework.types.state import Confirmation, RunResult
 from framework.types.text import one_line, preview_lines, shorten, value_lines, visible
@@ -57,6 +59,21 @@ def reason_text(result: RunResult) -> str:
         "refused": "the model refused the request",
         "cancelled": "the run was cancelled",
     }.get(result.finish_reason, f"the run ended without an answer: {result.finish_reason}")
+
+
+def file_of(data: str, media_type: str | None, param: str) -> File:
+    """Return the file of a message part in base64; raises RequestError, which names the part."""
+    try:
+        return File.from_bytes(b64decode(data, validate=True), media_type=media_type)
+    except ValueError:
+        raise RequestError(f"{param}: a file is not base64", param=param) from None
+
+
+def missing_text(text: str, sent: str, *, is_whole: bool) -> str:
+    """Return what a delta or a whole text of a message adds to the part that was sent."""
+    if not is_whole:
+        return text
+    return text[len(sent) :] if text.startswith(sent) else ""
 
 
 def confirmations_text(pending: Iterable[Confirmation]) -> str:
