@@ -25,9 +25,9 @@ from benchmarks.harness import NotMeasured, Row, Table, figure, paired, resident
 from benchmarks.reload import frozen, write
 from examples.scale_demo.postgres import new_database, programs, server
 from framework import Approve, Runtime, tool
-from framework.cli.location import runs_of, store_as_turn
+from framework.cli.location import runs_of
 from framework.cli.terminal import as_json_text
-from framework.cli.transcripts import conversation_lines, find_conversation
+from framework.cli.transcripts import conversation_lines, find_conversation, store_as_turn
 from framework.config.settings import Settings
 from framework.llm.client import ModelRequest
 from framework.llm.message_formats import exported

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import click
 
-from framework.cli.chat_commands import ChatCommands, ChatState, LineReader, MessageReader, attached, is_command
+from framework.cli.chat_commands import ChatCommands, ChatState, MessageReader, attached, is_command
 from framework.cli.confirm import CountMatches, ask_for_decisions
 from framework.cli.location import (
     INPUT_OPTION,
@@ -233,7 +233,7 @@ async def _converse(runtime: Runtime, location: Location, given: Mapping[str, An
     answers.notices.know(runtime.catalog.current.problems, runtime.catalog.current.number)
     runtime.catalog.subscribe(answers.notices.report)
     reader = _reader(chat, location)
-    preparing = None if isinstance(reader, LineReader) else asyncio.create_task(_prepare(chat))
+    preparing = asyncio.create_task(_prepare(chat)) if reader.edits_lines else None
     try:
         await _show_earlier_turns(chat, answers)
         return await _talk(chat, reader, answers)
@@ -256,7 +256,7 @@ async def _prepare(chat: ChatState) -> None:
 def _reader(chat: ChatState, location: Location) -> MessageReader:
     """Return line editing on a terminal, plain lines elsewhere."""
     if not (is_terminal() and draws()):
-        return LineReader()
+        return MessageReader()
     prompt = import_module("framework.cli.chat_prompt").ChatPrompt
     completer = import_module("framework.cli.chat_prompt").ChatCompleter(chat)
     reader: MessageReader = prompt(raw_stderr(), location.folder / HISTORY, completer)
@@ -290,7 +290,7 @@ async def _talk(chat: ChatState, reader: MessageReader, answers: AnswerOutput) -
 
 async def _read(reader: MessageReader, notices: ReloadNotices) -> str | None:
     """Read the next message; a plain line cannot be restored after a notice."""
-    with notices.held() if isinstance(reader, LineReader) and is_terminal() else nullcontext():
+    with notices.held() if not reader.edits_lines and is_terminal() else nullcontext():
         return await reader.read()
 
 
@@ -337,7 +337,7 @@ async def _show_earlier_turns(chat: ChatState, answers: AnswerOutput) -> None:
     if state.pending and is_terminal():
         count = partial(chat.runtime.preview_widths, state.run_id)
         resumed = chat.runtime.resume_stream(state.run_id, await ask_for_decisions(state.pending, count))
-        reader = LineReader()
+        reader = MessageReader()
         view = answers.view(reader, f"● {state.answering} (resumed)")
         if await answers.show(chat, resumed, reader, view) == EXIT_APPROVAL:
             raise click.Abort

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import split
 from shutil import get_terminal_size
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import click
 
-from framework.cli.location import load_files, new_conversation, parse_inputs, runs_of, store_as_turn
+from framework.cli.location import load_files, new_conversation, parse_inputs, runs_of
 from framework.cli.run_view import LiveArea, TerminalArea
 from framework.cli.show import MARKS, as_visible_json, counted, requested_waterfall, show_table
 from framework.cli.terminal import as_json_text, on_interrupt, raw_stderr, read_in_thread, wrapped_line, write_out
@@ -24,14 +24,14 @@ from framework.config.agents.compile import Agent
 from framework.engine.routing import known_route
 from framework.engine.runtime.request import Caller, RunOptions, checked_inputs
 from framework.engine.runtime.runtime import Runtime
-from framework.engine.runtime.start import load_conversation
+from framework.engine.runtime.start import ForkPoint, fork_conversation, load_conversation
 from framework.engine.tool_call.call import explain_tools
 from framework.llm.message_formats import exported
 from framework.store.types import Conversation
 from framework.types.errors import AgentBroken, RequestError
 from framework.types.file import EXTENSIONS, File
 from framework.types.messages import Message
-from framework.types.state import RunResult, RunState
+from framework.types.state import RunResult
 from framework.types.text import did_you_mean, one_line, visible
 
 _WORD = re.compile(r"""(?<!\S)(?:"(?P<double>[^"]+)"|'(?P<single>[^']+)'|(?P<plain>(?:\\.|\S)+))""")
@@ -90,50 +90,33 @@ def _path_of(text: str) -> Path | None:
 PROMPT = "you> "
 
 
-class MessageReader(Protocol):
-    """Reads the messages of a chat."""
+class MessageReader:
+    """Reads the messages of a chat: one per line of standard input, until its end or an empty line."""
 
-    def reading(self) -> AbstractAsyncContextManager[None]:
-        """Read messages while the context is open."""
-        ...
-
-    async def read(self, label: str = PROMPT) -> str | None:
-        """Return the next message; None or an empty one at the end of the input. Raises click.Abort on Ctrl-C."""
-        ...
-
-    def suspended(self) -> AbstractAsyncContextManager[None]:
-        """Leave the terminal to another dialog while the context is open."""
-        ...
-
-    def on_interrupt(self, act: Callable[[], object]) -> AbstractContextManager[None]:
-        """Call `act` on Ctrl-C while the context is open."""
-        ...
-
-    @property
-    def area(self) -> LiveArea:
-        """Where runs are drawn, if standard error is a terminal."""
-        ...
-
-
-class LineReader:
-    """Reads one message per line of standard input, until its end or an empty line."""
+    edits_lines = False
+    """Whether messages can be typed while a run is in progress, and output appears above them."""
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
+        """Read messages while the context is open."""
         yield
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:
+        """Leave the terminal to another dialog while the context is open; what was typed is kept."""
         yield
 
     def on_interrupt(self, act: Callable[[], object]) -> AbstractContextManager[None]:
+        """Call `act` on Ctrl-C while the context is open."""
         return on_interrupt(act)
 
     @property
     def area(self) -> LiveArea:
+        """Where runs are drawn, if standard error is a terminal."""
         return TerminalArea(raw_stderr())
 
     async def read(self, label: str = PROMPT) -> str | None:
+        """Return the next message; None or an empty one at the end of the input. Raises click.Abort on Ctrl-C."""
         if sys.stdin.isatty():
             click.secho(f"\n{label}", bold=True, nl=False, err=True)
         line = await read_in_thread(sys.stdin.readline)
@@ -366,25 +349,11 @@ class ChatCommands:
         if not turns:
             raise RequestError("there is no message to take back")
         self._chat.conversation = new_conversation()
-        kept = [message for turn in turns[:-1] for message in turn]
-        if kept:
-            await self._store_copy(found, kept)
+        if len(turns) > 1:
+            kept = ForkPoint(None, None, len(found.messages) - len(turns[-1]))
+            await fork_conversation(self._chat.runtime.store, found, kept, self._chat.conversation)
         text = one_line(visible(turns[-1][0].content), UNDONE_CHARS)
         _note(f"taken back: {text} (now conversation {self._chat.conversation}; {found.id} keeps it)")
-
-    async def _store_copy(self, found: Conversation, messages: Sequence[Message]) -> None:
-        store = self._chat.runtime.store
-        state = RunState(
-            agent=found.agent or "",
-            conversation_id=self._chat.conversation,
-            user=found.user,
-            tenant=found.tenant,
-            messages=[*messages],
-            session=dict(found.session),
-            metadata={"imported": True},
-        )
-        copy = await store.conversation(self._chat.conversation, found.tenant, found.user)
-        await store_as_turn(store, copy, state, await load_files(store, messages))
 
     async def _new(self, _: str) -> None:
         self._chat.conversation, self._chat.last = new_conversation(), None

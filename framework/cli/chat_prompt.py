@@ -24,7 +24,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from framework.cli.chat_commands import AUTO, COMMANDS_HELP, DEFAULT, PROMPT, ChatState
+from framework.cli.chat_commands import AUTO, COMMANDS_HELP, DEFAULT, PROMPT, ChatState, MessageReader
 from framework.cli.run_view import LiveArea, prints_above, rows_of, terminal_size, widths_of_lines
 from framework.cli.terminal import escape_controls
 from framework.types.text import fix_surrogates
@@ -105,8 +105,10 @@ class _Output(Vt100_Output):
         self.flush()
 
 
-class ChatPrompt:
+class ChatPrompt(MessageReader):
     """Reads messages while the output of a run appears above. It is the `LiveArea` of that run."""
+
+    edits_lines = True
 
     def __init__(self, stream: TextIO, history: Path, completer: Completer) -> None:
         """Prepare the input; `reading` starts it.
@@ -147,7 +149,6 @@ class ChatPrompt:
 
     @property
     def area(self) -> LiveArea:
-        """Where runs are drawn: above the input."""
         return self
 
     @property
@@ -182,7 +183,6 @@ class ChatPrompt:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Read messages while the context is open."""
         self._resume()
         try:
             yield
@@ -191,11 +191,7 @@ class ChatPrompt:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
     async def read(self, label: str = PROMPT) -> str | None:
-        """Return the next message, and show it; None at the end of the input.
-
-        Raises:
-            click.Abort: Ctrl-C on an empty line.
-        """
+        """Return the next message, and show it."""
         self._label = label
         self._session.app.invalidate()
         found = await self._messages.get()
@@ -216,7 +212,6 @@ class ChatPrompt:
 
     @contextmanager
     def on_interrupt(self, act: Callable[[], object]) -> Iterator[None]:
-        """Call `act` on Ctrl-C while the context is open."""
         self._interrupt = act
         try:
             yield
@@ -225,7 +220,6 @@ class ChatPrompt:
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:
-        """Leave the terminal to another dialog while the context is open; what was typed is kept."""
         await self._suspend()
         try:
             yield

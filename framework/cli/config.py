@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from secrets import token_urlsafe
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -238,8 +238,6 @@ def _changes(entry: PastConfig) -> Iterator[tuple[str, str | None]]:
 
 
 _KEY_BYTES = 32
-_QUOTED = ("sha256", "tenant", "user")
-"""Values that YAML could read as something else than text, such as a hash that consists of digits."""
 
 
 @click.group("keys")
@@ -277,7 +275,8 @@ def new(agents: str | None, roles: str, as_json: bool, **given: Any) -> int:
         print_json({"key": key, "entry": entry})
     else:
         click.echo(f"The key, which is printed only now:\n\n{key}\n\nIts entry in agentsd.yaml:\n")
-        click.echo("\n".join(_yaml_lines(entry)))
+        shown = {"server": {"api_keys": [entry]}}
+        click.echo(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
     return 0
 
 
@@ -291,16 +290,3 @@ def _problems(details: Iterable[ErrorDetails], entry: dict[str, Any]) -> Iterato
         option = "--" + str(detail["loc"][0]).replace("_", "-")
         for problem in validation_problems([detail], Document(option, b"", entry, {}), ApiKey):
             yield f"{option}: {problem.message}"
-
-
-def _yaml_lines(entry: Mapping[str, Any]) -> Iterator[str]:
-    yield "server:"
-    yield "  api_keys:"
-    for name, value in entry.items():
-        if isinstance(value, list):
-            text = f"[{', '.join(value)}]"
-        elif name in _QUOTED:
-            text = json.dumps(value, ensure_ascii=False)
-        else:
-            text = str(value)
-        yield f"    {'- ' if name == 'name' else '  '}{name}: {text}"

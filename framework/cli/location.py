@@ -384,12 +384,3 @@ def times_as_text(data: dict[str, Any]) -> dict[str, Any]:
 async def runs_of(store: Store, conversation: Conversation) -> Sequence[RunInfo]:
     """Return the runs of a conversation, oldest first."""
     return await store.runs(RunQuery.of_conversation(conversation))
-
-
-async def store_as_turn(store: Store, conversation: Conversation, state: RunState, files: Mapping[str, bytes]) -> None:
-    """Store all messages of a state as one completed turn of a new conversation; raises StoreError."""
-    if files:
-        await store.save_media(state.run_id, files)
-    record = await store.start(state, conversation, None)
-    state.status, state.finish_reason = "completed", "final"
-    await record.write(state, last=True)

@@ -131,25 +131,14 @@ async def shown_from_now(view: View | None) -> AsyncIterator[None]:
             view.close()
 
 
-class JsonLines:
+class JsonLines(View):
     """Prints each event in its wire format as one line of JSON, as it happens."""
-
-    is_drawn = False
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
-    def start(self) -> None:
-        """Do nothing: the first line is that of an event."""
-
     def show(self, event: Event) -> None:
         click.echo(json.dumps(wire(event), ensure_ascii=False), file=self._output)
-
-    def count(self, tokens: int, cost_usd: float | None) -> None:
-        """Do nothing: the last event contains the usage."""
-
-    def close(self) -> None:
-        """Do nothing: no resource is open."""
 
 
 async def answer(
@@ -190,22 +179,18 @@ async def _watch(
 ) -> RunResult:
     """Show a run until it ends or pauses; Ctrl-C cancels it in order."""
     async with started as stream:
-        await _show(runtime, stream, view, interrupts, hides)
+        counting = asyncio.create_task(_count(runtime, stream, view)) if view and view.is_drawn else None
+        try:
+            with interrupts(stream.cancel):
+                async for event in stream:
+                    if view is not None and not hides(event):
+                        view.show(event)
+        finally:
+            if counting is not None:
+                counting.cancel()
+            if view is not None:
+                view.close()
         return await stream.result()
-
-
-async def _show(runtime: Runtime, stream: RunStream, view: View | None, interrupts: Interrupts, hides: Hides) -> None:
-    counting = asyncio.create_task(_count(runtime, stream, view)) if view and view.is_drawn else None
-    try:
-        with interrupts(stream.cancel):
-            async for event in stream:
-                if view is not None and not hides(event):
-                    view.show(event)
-    finally:
-        if counting is not None:
-            counting.cancel()
-        if view is not None:
-            view.close()
 
 
 async def _count(runtime: Runtime, stream: RunStream, view: View) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from shlex import quote
 from shutil import get_terminal_size
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -45,43 +45,34 @@ ANSWERED = "not executed, answered instead"
 """Shown at a call whose result is the text of a person."""
 
 
-class View(Protocol):
-    """Shows a run in progress."""
+class View:
+    """Shows a run in progress. What a method does not show here, a view may leave out."""
 
-    is_drawn: bool
+    is_drawn = False
     """Whether lines are drawn again while the run is in progress."""
 
     def start(self) -> None:
         """Show that the run starts."""
-        ...
 
     def show(self, event: Event) -> None:
         """Show one event."""
-        ...
 
     def count(self, tokens: int, cost_usd: float | None) -> None:
         """Show what the run has used so far."""
-        ...
 
     def close(self) -> None:
         """Finish the output: the run ended or paused."""
-        ...
 
 
-class Lines:
+class Lines(View):
     """Prints one line per event on standard error, and one for a thought that arrives in deltas.
 
     The user sees the answer when it is complete, and confirmations as questions.
     """
 
-    is_drawn = False
-
     def __init__(self) -> None:
         self._thoughts: dict[tuple[str, ...], events.Thought] = {}
         """Deltas that are not printed yet, joined, by path."""
-
-    def start(self) -> None:
-        """Do nothing: the first line is that of an event."""
 
     def show(self, event: Event) -> None:
         if isinstance(event, events.ContentReceived | events.ConfirmationRequested):
@@ -99,9 +90,6 @@ class Lines:
         if begun and not (isinstance(event, events.Warned) and event.message_id == begun.message_id):
             self._print(begun)
         self._print(event)
-
-    def count(self, tokens: int, cost_usd: float | None) -> None:
-        """Do nothing: a line would be out of date at once."""
 
     def close(self) -> None:
         """Print the thoughts that have not been followed by another event."""

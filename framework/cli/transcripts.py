@@ -22,7 +22,6 @@ from framework.cli.location import (
     new_conversation,
     open_project_store,
     runs_of,
-    store_as_turn,
     tenant_option,
     user_option,
 )
@@ -254,16 +253,20 @@ async def _import(location: Location, file: str, conversation: str, agent: str, 
         messages=messages,
         metadata={"imported": True},
     )
-    await _store(location, conversation, state, files)
-
-
-async def _store(location: Location, conversation: str, state: RunState, files: Mapping[str, bytes]) -> None:
-    """Store all messages as one completed turn."""
     async with open_project_store(location) as store:
         existing = await store.conversation(conversation, state.tenant, state.user)
         if existing.is_stored:
             raise RequestError(f"conversation {conversation!r} already exists")
         await store_as_turn(store, existing, state, files)
+
+
+async def store_as_turn(store: Store, conversation: Conversation, state: RunState, files: Mapping[str, bytes]) -> None:
+    """Store all messages of a state as one completed turn of a new conversation; raises StoreError."""
+    if files:
+        await store.save_media(state.run_id, files)
+    record = await store.start(state, conversation, None)
+    state.status, state.finish_reason = "completed", "final"
+    await record.write(state, last=True)
 
 
 def _read(file: str) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from ag_ui.core import (
@@ -26,7 +26,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import Request
 
 from framework.engine.runtime.request import RunOptions
-from framework.server.agui_events import AguiTranslator, call_id_of, interrupt_id, subagent_id
+from framework.server.agui_events import AguiTranslator, agui_id, call_id_of, subagent_id
 from framework.server.errors import client_message, validation_error
 from framework.server.event_stream import EventStreamResponse
 from framework.server.identity import Identity, agent_for, agent_named, identity_of, require
@@ -71,20 +71,15 @@ def interrupt_of(
     """
     is_approval = not asked.traits.is_question
     return Interrupt(
-        id=interrupt_id(run_id, asked.id),
+        id=agui_id(run_id, asked.id),
         reason="tool_call" if asked.kind == "tool" else _REASONS[asked.traits.awaits],
         message=confirmation_text(asked),
         tool_call_id=call_id_of(run_id, asked, calls),
         response_schema=_approval_schema(asked, parameters) if is_approval else _answer_schema(asked),
         expires_at=asked.expires_at.isoformat() if asked.expires_at else None,
-        subagent_run_id=subagent_id(run_id, _path(asked)),
+        subagent_run_id=subagent_id(run_id, tuple(asked.id.split("/")[:-1])),
         metadata={"agentsd": {**asked.model_dump(mode="json", exclude_none=True), **({"url": url} if url else {})}},
     )
-
-
-def _path(asked: Confirmation) -> tuple[str, ...]:
-    """Return the path of the sub-run that asks."""
-    return tuple(asked.id.split("/")[:-1])
 
 
 def _approval_schema(asked: Confirmation, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -224,14 +219,8 @@ def message_of(request: RunAgentInput) -> str | list[str | File]:
 
 def instructions_of(request: RunAgentInput) -> str:
     """Return what the client adds to the agent's instructions: system and developer messages, and the context."""
-    return "\n\n".join(_instructions(request))
-
-
-def _instructions(request: RunAgentInput) -> Iterator[str]:
-    yield from (
-        message.content for message in request.messages if isinstance(message, SystemMessage | DeveloperMessage)
-    )
-    yield from (f"{context.description}: {context.value}" for context in request.context or ())
+    own = [message.content for message in request.messages if isinstance(message, SystemMessage | DeveloperMessage)]
+    return "\n\n".join([*own, *(f"{context.description}: {context.value}" for context in request.context or ())])
 
 
 def _content(part: ContentPart) -> str | File:
@@ -335,7 +324,8 @@ async def _continue(
     stored = [read_event(row) for row in await service.runtime.store.events(run.run_id)]
     keys = {entry.interrupt_id.partition("/")[2] for entry in resume}
     if state.status == "paused" and keys.intersection(one.id for one in state.pending):
-        expired = _expired(state.pending, service.runtime.store.now())
+        now = service.runtime.store.now()
+        expired = frozenset(one.id for one in state.pending if one.has_expired(now))
         await service.decide(identity, run, decisions_of(resume, state.pending, expired))
         return run, stored
     return run, _before_answer(resume, state, stored)
@@ -367,10 +357,6 @@ def _before_answer(resume: Sequence[ResumeEntry], state: RunState, stored: Seque
     last = max(asked[key][0] for key in answers)
     end = next((place for place in range(last, len(stored)) if isinstance(stored[place], StreamEnd)), last)
     return stored[: end + 1]
-
-
-def _expired(pending: Iterable[Confirmation], now: float) -> frozenset[str]:
-    return frozenset(one.id for one in pending if one.has_expired(now))
 
 
 async def _stream(

@@ -53,31 +53,20 @@ from ag_ui.core import (
 from framework.server.protocol_texts import missing_text, reason_text
 from framework.types import events
 from framework.types.messages import Usage
-from framework.types.plan import TodoItem
 from framework.types.state import Confirmation, RunResult
 
 _MARK = re.compile(r"[~?]|$")
 """What follows the call's id in the id of a confirmation about it."""
 
 
-def message_key(run_id: str, message_id: str) -> str:
-    """Return the AG-UI id of a message."""
-    return f"{run_id}/{message_id}"
-
-
-def tool_call_id(run_id: str, path: tuple[str, ...], call_id: str) -> str:
-    """Return the AG-UI id of a tool call."""
-    return "/".join((run_id, *path, call_id))
+def agui_id(run_id: str, *parts: str) -> str:
+    """Return the AG-UI id of a message, a tool call, a sub-run or a confirmation of a run."""
+    return "/".join((run_id, *parts))
 
 
 def subagent_id(run_id: str, path: tuple[str, ...]) -> str | None:
     """Return the AG-UI id of the sub-run with this path; None for the root run."""
-    return "/".join((run_id, *path)) if path else None
-
-
-def interrupt_id(run_id: str, confirmation_id: str) -> str:
-    """Return the AG-UI id of a confirmation."""
-    return f"{run_id}/{confirmation_id}"
+    return agui_id(run_id, *path) if path else None
 
 
 def call_id_of(run_id: str, asked: Confirmation, calls: Iterable[str]) -> str | None:
@@ -90,7 +79,7 @@ def call_id_of(run_id: str, asked: Confirmation, calls: Iterable[str]) -> str | 
     """
     if asked.kind != "tool" and not asked.traits.asked_by_tool:
         return None
-    whole = interrupt_id(run_id, asked.id)
+    whole = agui_id(run_id, asked.id)
     return max((call for call in calls if _MARK.match(whole.removeprefix(call))), key=len, default=None)
 
 
@@ -229,9 +218,10 @@ class RunProgress:
         """Send the new state; report the start or end of a step."""
         match event:
             case events.TodoChanged():
-                self._todo = _todo(event.items)
+                self._todo = [item.model_dump(mode="json", exclude_none=True) for item in event.items]
             case events.PlanProposed(path=()):
-                self._plan = _plan(event)
+                steps = [step.model_dump(mode="json", include=_STEP_FIELDS) for step in event.steps]
+                self._plan = {"goal": event.goal, "revision": event.revision, "steps": steps}
             case events.PlanStepChanged():
                 yield from self._change(event)
         if isinstance(event, events.TodoChanged) or not event.path:  # the plans of sub-agents are not part of the state
@@ -268,14 +258,14 @@ class RunProgress:
         for length in range(1, len(path) + 1):
             one = path[:length]
             if one not in self._active:
-                key = subagent_id(self._run_id, one) or ""
+                key = agui_id(self._run_id, *one)
                 self._active[one] = key
                 name = self._names.get(one)
                 yield SubagentStartedEvent(
                     subagent_run_id=key,
                     name=name or one[-1],
                     parent_subagent_run_id=subagent_id(self._run_id, one[:-1]),
-                    parent_tool_call_id=tool_call_id(self._run_id, one[:-1], one[-1]) if name else None,
+                    parent_tool_call_id=agui_id(self._run_id, *one) if name else None,
                 )
 
     def leave(self, path: _Path, error: str | None = None) -> Iterator[BaseEvent]:
@@ -305,15 +295,6 @@ class RunProgress:
             del self._active[path]
 
 
-def _plan(plan: events.PlanProposed) -> dict[str, Any]:
-    steps = [step.model_dump(mode="json", include=_STEP_FIELDS) for step in plan.steps]
-    return {"goal": plan.goal, "revision": plan.revision, "steps": steps}
-
-
-def _todo(items: Iterable[TodoItem]) -> list[Any]:
-    return [item.model_dump(mode="json", exclude_none=True) for item in items]
-
-
 def _is_of_step(key: str, step_id: str) -> bool:
     """Return whether a sub-run executes a step; the key names the revision that added the step, too."""
     return key.partition("~")[0] == f"step-{step_id}"
@@ -341,18 +322,13 @@ class AguiTranslator:
         """AG-UI ids of the tool calls that were announced, here or before the interrupt."""
         self._used = Usage()
         """Usage before this AG-UI run."""
-        for event in earlier:
-            self._skip(event)
+        for event in earlier:  # which the client received in an earlier AG-UI run
+            for _ in self.translate(event):
+                pass
+            self._used = event.usage if isinstance(event, events.StreamEnd) else self._used
         if earlier:
             self._messages = ThreadMessages(request.messages)
             self._progress.suspend()
-
-    def _skip(self, event: events.Event) -> None:
-        """Take note of an event that the client received in an earlier AG-UI run."""
-        for _ in self.translate(event):
-            pass
-        if isinstance(event, events.StreamEnd):
-            self._used = event.usage
 
     def start(self) -> Iterator[BaseEvent]:
         """Yield the first events."""
@@ -372,7 +348,7 @@ class AguiTranslator:
             case events.ContentReceived() | events.Thought():
                 yield from self._text(event, owner)
             case events.ToolStarted(progress=float()):
-                call = tool_call_id(self._run_id, event.path, event.id)
+                call = agui_id(self._run_id, *event.path, event.id)
                 yield _custom(
                     "tool_progress", {"toolCallId": call, "progress": event.progress, "message": event.message}
                 )
@@ -381,11 +357,10 @@ class AguiTranslator:
                 yield from self._call(event, event.arguments, owner)
             case events.ToolFinished():
                 yield from self._result(event, owner)
-            case events.Warned(message_id=str(void)):
-                key = message_key(self._run_id, void)
-                yield from self._messages.remove(key, _reasoning_key(key))
-                yield _custom("warning", {"code": event.code, "message": event.message})
             case events.Warned():
+                if event.message_id is not None:
+                    key = agui_id(self._run_id, event.message_id)
+                    yield from self._messages.remove(key, _reasoning_key(key))
                 yield _custom("warning", {"code": event.code, "message": event.message})
             case events.GrantUsed():
                 yield _custom("grant_used", event.model_dump(mode="json", exclude={"run_id", "seq", "path"}))
@@ -402,7 +377,7 @@ class AguiTranslator:
         The text of a message that is followed by tool calls arrives as content deltas, and again as part of the
         numbered `Thought`.
         """
-        key = message_key(self._run_id, event.message_id)
+        key = agui_id(self._run_id, event.message_id)
         reasoning = _reasoning_key(key)
         if isinstance(event, events.ContentReceived):
             yield from self._messages.close(reasoning)
@@ -424,7 +399,7 @@ class AguiTranslator:
         self, event: events.ToolRequested | events.ToolFinished, arguments: Mapping[str, Any], owner: str | None
     ) -> Iterator[BaseEvent]:
         """Announce a tool call once; a call that waited for an approval was announced before the interrupt."""
-        key = tool_call_id(self._run_id, event.path, event.id)
+        key = agui_id(self._run_id, *event.path, event.id)
         if key in self._calls:
             return
         self._calls.add(key)
@@ -436,7 +411,7 @@ class AguiTranslator:
 
     def _result(self, event: events.ToolFinished, owner: str | None) -> Iterator[BaseEvent]:
         yield from self._progress.leave((*event.path, event.id), event.error)
-        call = tool_call_id(self._run_id, event.path, event.id)
+        call = agui_id(self._run_id, *event.path, event.id)
         yield from self._call(event, {}, owner)  # a call that was denied, or is invalid, never started
         key = f"{call}/result"
         self._messages.add_result(key, call, event.result, owner)
@@ -490,14 +465,13 @@ def _custom(name: str, value: Mapping[str, Any]) -> CustomEvent:
 
 def _token_usage(total: Usage, before: Usage) -> list[TokenUsage]:
     """Return the tokens used in this AG-UI run; the cost and the models are not part of it."""
-    names = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")
-    own: dict[str, int] = {name: getattr(total, name) - getattr(before, name) for name in names}
+    sent, received = total.prompt_tokens - before.prompt_tokens, total.completion_tokens - before.completion_tokens
     return [
         TokenUsage(
-            input_tokens=own["prompt_tokens"],
-            output_tokens=own["completion_tokens"],
-            total_tokens=own["prompt_tokens"] + own["completion_tokens"],
-            cached_input_tokens=own["cached_tokens"],
-            cache_write_input_tokens=own["cache_write_tokens"],
+            input_tokens=sent,
+            output_tokens=received,
+            total_tokens=sent + received,
+            cached_input_tokens=total.cached_tokens - before.cached_tokens,
+            cache_write_input_tokens=total.cache_write_tokens - before.cache_write_tokens,
         )
     ]

@@ -69,11 +69,6 @@ class Asset:
     compressed: bytes
     content_type: str
 
-    @classmethod
-    def of(cls, name: str, content: bytes) -> Asset:
-        """Return the asset with this name and content."""
-        return cls(content, gzip.compress(content, mtime=0), _CONTENT_TYPES[_suffix(name)])
-
 
 @dataclass(frozen=True, slots=True)
 class ConsoleFiles:
@@ -94,7 +89,11 @@ class ConsoleFiles:
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
         base = f"{_ASSETS}/{digest.hexdigest()[:16]}"
         page = contents[_INDEX].replace(b"{{base}}", base.encode())
-        return cls(base.rpartition("/")[2], page, {name: Asset.of(name, sent[name]) for name in sent})
+        assets = {
+            name: Asset(content, gzip.compress(content, mtime=0), _CONTENT_TYPES[Path(name).suffix])
+            for name, content in sent.items()
+        }
+        return cls(base.rpartition("/")[2], page, assets)
 
 
 class _Folder:
@@ -104,18 +103,15 @@ class _Folder:
         self._path = path
         self._read: tuple[object, ConsoleFiles] | None = None
 
-    async def latest(self) -> ConsoleFiles:
-        """Return the files as they are now; raises HTTPException 404 if there are none."""
-        return await asyncio.to_thread(self._latest)
-
     async def with_digest(self, digest: str) -> ConsoleFiles:
         """Return the files with this digest; raises HTTPException 404 if these are others."""
-        found = self._read[1] if self._read else await self.latest()
+        found = self._read[1] if self._read else await asyncio.to_thread(self.latest)
         if found.digest != digest:
             raise HTTPException(404)
         return found
 
-    def _latest(self) -> ConsoleFiles:
+    def latest(self) -> ConsoleFiles:
+        """Return the files as they are now; raises HTTPException 404 if there are none."""
         version = sorted(_versions(self._path))
         if self._read is None or self._read[0] != version:
             built = has_current_build(self._path)
@@ -146,7 +142,7 @@ def console_routes(folder: Path | None = None) -> APIRouter:
     @routes.api_route("/", methods=["GET", "HEAD"], response_class=Response)
     async def page(request: Request) -> Response:
         """Return the page, or 304 if the client has it already."""
-        latest = await console.latest()
+        latest = await asyncio.to_thread(console.latest)
         headers = {**_PAGE_HEADERS, "etag": f'"{latest.digest}"'}
         if latest.digest in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -172,10 +168,6 @@ def _versions(folder: str | Path) -> Iterator[tuple[str, int, int]]:
         for entry in entries:
             if entry.is_dir():
                 yield from _versions(entry.path)
-            elif (entry.name == _INDEX or _suffix(entry.name) in _CONTENT_TYPES) and entry.is_file():
+            elif (entry.name == _INDEX or Path(entry.name).suffix in _CONTENT_TYPES) and entry.is_file():
                 stat = entry.stat()  # editors leave broken links, too: these are no files
                 yield entry.path, stat.st_mtime_ns, stat.st_size
-
-
-def _suffix(name: str) -> str:
-    return Path(name).suffix

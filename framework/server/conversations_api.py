@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from framework.engine.runtime.start import ForkPoint, fork_conversation
 from framework.server.errors import NoteNotFound
-from framework.server.identity import Admin, Chatter, Identity, Reader, RunReader, requires
+from framework.server.identity import Admin, Chatter, Identity, Reader, RunReader, requires, scope_of
 from framework.server.request_handling import (
     Cursor,
     IdempotencyHeader,
@@ -55,29 +55,34 @@ class ForkBody(RequestModel):
         return ForkPoint(self.before, self.after, self.messages)
 
 
-class ConversationSummary(ResponseModel):
-    """One conversation, as shown in lists."""
+class _ConversationFacts(ResponseModel):
+    """What lists and details of conversations have in common."""
 
     conversation_id: Annotated[str, Field(validation_alias="id")]
     agent: str | None
     """The agent that answered last."""
     turns: int
     """Number of runs that started in it."""
-    created_at: datetime
-    updated_at: datetime
-    expires_at: datetime | None
     open_run: str | None
     """Id of its run that is in progress or paused."""
     user: str | None
     tenant: str | None
-    title: str
-    """The start of the user's message of its first stored run."""
-    status: Status | None
-    """Status of its last stored run."""
     forked_from: str | None = None
     """Id of the conversation whose first turns were copied to this one."""
     handed_to: str | None = None
     """The agent that answers the next message instead of `agent`, which has handed the conversation over."""
+
+
+class ConversationSummary(_ConversationFacts):
+    """One conversation, as shown in lists."""
+
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    title: str
+    """The start of the user's message of its first stored run."""
+    status: Status | None
+    """Status of its last stored run."""
 
 
 class ConversationList(ResponseModel):
@@ -88,26 +93,15 @@ class ConversationList(ResponseModel):
     """Value of `cursor` for the next page; null on the last one."""
 
 
-class ConversationDetail(ResponseModel):
+class ConversationDetail(_ConversationFacts):
     """The messages of a conversation."""
 
-    conversation_id: Annotated[str, Field(validation_alias="id")]
-    agent: str | None
-    """The agent that answered last."""
-    turns: int
     waiting: int
     """Number of its runs that wait in the queue."""
-    open_run: str | None
-    user: str | None
-    tenant: str | None
     messages: tuple[Message, ...]
     """Messages of the turns that completed or were stopped by a limit."""
     summary: Summary | None
     """Summary that replaces the start of the messages in requests to a model."""
-    forked_from: str | None = None
-    """Id of the conversation whose first turns were copied to this one."""
-    handed_to: str | None = None
-    """The agent that answers the next message instead of `agent`, which has handed the conversation over."""
 
 
 class ForkedConversation(ResponseModel):
@@ -257,7 +251,7 @@ async def list_notes(
     limit: PageSize = 20,
 ) -> Response:
     """List notes that agents keep across conversations, the newest first."""
-    own = _notes_of(identity, user)
+    own = NoteQuery(**scope_of(identity, user))
     agents = own.agents if agent is None else [agent] if identity.may_use(agent) else []
     query = replace(own, agents=agents, scope=scope, search=q, before=cursor or None, limit=limit + 1)
     try:
@@ -280,7 +274,7 @@ async def forget_note(
 ) -> Response:
     """Forget a note. Runs that have begun with it keep it until they end."""
     await _find(runtime.store.notes, identity, note_id)
-    forgotten = await runtime.store.notes.forget(replace(_notes_of(identity), ids=[note_id]))
+    forgotten = await runtime.store.notes.forget(replace(NoteQuery(**scope_of(identity)), ids=[note_id]))
     return verbatim_response(ForgottenNotes(forgotten=forgotten))
 
 
@@ -293,22 +287,14 @@ async def forget_notes(
     """Forget all notes that runs of a user have saved."""
     if identity.user not in (None, user):
         raise NoteNotFound(f"there are no notes of the user {user[:40]!r}", param="user")
-    return verbatim_response(ForgottenNotes(forgotten=await runtime.store.notes.forget(_notes_of(identity, user))))
+    return verbatim_response(
+        ForgottenNotes(forgotten=await runtime.store.notes.forget(NoteQuery(**scope_of(identity, user))))
+    )
 
 
 async def _find(notes: Notes, identity: Identity, note_id: str) -> Note:
     """Return a note that exists for an identity; raise NoteNotFound otherwise."""
-    found = await notes.list(replace(_notes_of(identity), ids=[note_id]))
+    found = await notes.list(replace(NoteQuery(**scope_of(identity)), ids=[note_id]))
     if not found:
         raise NoteNotFound(f"there is no note {note_id[:40]!r}", param="note_id")
     return found[0]
-
-
-def _notes_of(identity: Identity, user: str | None = None) -> NoteQuery:
-    """Return the query for the notes that exist for an identity, and belong to a user if one is given."""
-    return NoteQuery(
-        user=identity.user_of(user),
-        tenant=identity.tenant,
-        without_tenant=identity.tenant is None and not identity.single_user,
-        agents=identity.agents,
-    )

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from starlette.datastructures import MutableHeaders
@@ -24,6 +24,7 @@ from framework.types.errors import AgentsdError
 from framework.types.events import ConfigRejected, ConfigReloaded, wire
 from framework.types.redact import redact_data
 
+T = TypeVar("T")
 MAX_HELD_BYTES = 64 * 1024 * 1024
 """Limit of the events that clients have not read yet, in all streams together; what several read counts once."""
 
@@ -338,6 +339,19 @@ async def until_client_leaves(receive: Receive) -> None:
     """Wait until the client of a request closes the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def unless_client_leaves(request: Request, work: Awaitable[T], on_leave: Callable[[], Awaitable[object]]) -> T:
+    """Return the result of `work`. If the client leaves before, call `on_leave` first, which may end the work."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(until_client_leaves(request.receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            await on_leave()
+        return await working
+    finally:
+        leaving.cancel()
+        working.cancel()
 
 
 class AppResponse(Response):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from math import floor
@@ -99,6 +99,16 @@ LOCAL = Identity("local", single_user=True)
 """A program on this machine, on a server without keys."""
 FULL_ACCESS = Identity("full-access", single_user=True)
 """A client whose key is plain text in `server.api_keys`, or that an app around the routes has admitted."""
+
+
+def scope_of(identity: Identity, user: str | None = None) -> dict[str, Any]:
+    """Return the filters of a query for what exists for an identity, and belongs to a user if one is given."""
+    return {
+        "user": identity.user_of(user),
+        "tenant": identity.tenant,
+        "without_tenant": identity.tenant is None and not identity.single_user,
+        "agents": identity.agents,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,27 +457,20 @@ class KeyLimits:
             TooManyStreams: the server has as many open streams as it may have.
             RateLimited: the key has.
         """
-        self._check_streams(identity)
-        admitted = ExitStack()
-        admitted.enter_context(self._counted(identity))
-        return admitted
-
-    def _check_streams(self, identity: Identity) -> None:
         if self._streams.total() >= self._settings.max_streams:
             raise TooManyStreams(f"too many event streams: {self._settings.max_streams} are open (server.max_streams)")
         if self._streams[identity.name] >= self._settings.max_streams_per_key:
             message = f"the key {identity.name!r} has {self._settings.max_streams_per_key} event streams open"
             raise RateLimited(f"{message} (server.max_streams_per_key): close one", _RETRY_SECONDS)
-
-    @contextmanager
-    def _counted(self, identity: Identity) -> Iterator[None]:
         self._streams[identity.name] += 1
-        try:
-            yield
-        finally:
-            self._streams[identity.name] -= 1
-            if not self._streams[identity.name]:
-                del self._streams[identity.name]
+        admitted = ExitStack()
+        admitted.callback(self._end_stream, identity.name)
+        return admitted
+
+    def _end_stream(self, name: str) -> None:
+        self._streams[name] -= 1
+        if not self._streams[name]:
+            del self._streams[name]
 
     async def _forget_ended(self, runs: _Runs, identity: Identity) -> None:
         """Forget the runs that have ended or paused. The store knows: no counter can miss how a run ends."""

@@ -17,7 +17,16 @@ from framework.config.api_keys import ROLES, Role
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import MetricsUnavailable
 from framework.server.event_stream import ConfigFeed, EventStreamResponse, encode_event
-from framework.server.identity import AnyRole, Identity, ProjectReader, Reader, check_access, require, requires
+from framework.server.identity import (
+    AnyRole,
+    Identity,
+    ProjectReader,
+    Reader,
+    check_access,
+    require,
+    requires,
+    scope_of,
+)
 from framework.server.request_handling import (
     STREAM_RESPONSE,
     GuardedRoute,
@@ -32,10 +41,10 @@ from framework.server.request_handling import (
     verbatim_response,
     with_security_headers,
 )
-from framework.server.run_service import read_fleet_for, report_usage_for
 from framework.server.schemas import HealthResponse, Id, ReadinessResponse, ResponseModel, redact_problems
 from framework.store.types import RunQuery
 from framework.store.usage import CHARTED_GROUPS, STEP_SECONDS, Figures, Grouping, Period, Step, UsageGroup, UsageReport
+from framework.store.views import read_fleet
 from framework.types.errors import AgentsdError, RequestError
 from framework.types.fleet import Fleet
 from framework.types.installation import installed_version
@@ -188,7 +197,7 @@ async def show_identity(identity: AnyRole, runtime: ServedRuntime) -> Response:
 @routes.get("/fleet", response_model=Fleet)
 async def show_fleet(identity: Reader, runtime: ServedRuntime) -> Response:
     """Return the processes that share the store, with their agents, and the runs that have not ended."""
-    return verbatim_response(await read_fleet_for(runtime, identity))
+    return verbatim_response(await read_fleet(runtime.store, RunQuery(**scope_of(identity))))
 
 
 @routes.get("/events", response_class=StreamingResponse, responses={200: STREAM_RESPONSE, **error_responses(503)})
@@ -238,11 +247,6 @@ class UsageFilters(BaseModel):
     agent: str | None = Field(None, description="Only runs of this agent.")
     user: Id | None = Field(None, description="Only runs of this user.")
 
-    @property
-    def query(self) -> RunQuery:
-        """The filter for runs."""
-        return RunQuery(agent=self.agent, user=self.user)
-
     def period(self, now: float) -> tuple[Period, Step]:
         """Return the period and the length of its steps; raises RequestError if they are invalid.
 
@@ -256,7 +260,8 @@ class UsageFilters(BaseModel):
         since = self.since.timestamp() if self.since else until - _DEFAULT_SECONDS
         if since >= until:
             raise RequestError("since: the period must begin before it ends (until, by default now)", param="since")
-        step = self.step or _default_step(until - since)
+        days = (until - since) / _DAY
+        step: Step = self.step or ("1h" if days <= 2 else "3h" if days <= 10 else "1d")
         if (until - since) / STEP_SECONDS[step] > MAX_STEPS:
             message = (
                 f"step: the period has more than {MAX_STEPS} steps of {step}; choose a longer step, or a later since"
@@ -270,12 +275,6 @@ class UsageFilters(BaseModel):
         except (KeyError, ValueError, OSError):  # OSError: the name of a folder of zones
             message = f"tz: unknown time zone {self.tz!r}; use a name such as Europe/Berlin or UTC"
             raise RequestError(message, param="tz") from None
-
-
-def _default_step(seconds: float) -> Step:
-    if seconds <= 2 * _DAY:
-        return "1h"
-    return "3h" if seconds <= 10 * _DAY else "1d"
 
 
 class TokenCounts(ResponseModel):
@@ -419,5 +418,6 @@ usage_routes = api_router("runs")
 async def show_usage(identity: Reader, runtime: ServedRuntime, filters: Annotated[UsageFilters, Query()]) -> Response:
     """Return what the runs of a period have used, in total, over time and by group."""
     period, step = filters.period(runtime.store.now())
-    report = await report_usage_for(runtime, identity, filters.query, filters.by, period)
+    query = RunQuery(agent=filters.agent, **scope_of(identity, filters.user))
+    report = await runtime.store.usage(query, filters.by, period)
     return verbatim_response(UsageSummary.of(report, period, filters.by, step))

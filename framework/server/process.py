@@ -271,7 +271,12 @@ def bind_socket(settings: ServerSettings) -> Iterator[socket.socket]:
             bound.bind(address)
             bound.listen()
         except OSError as error:
-            raise CannotListen(_bind_error(error, settings)) from None
+            where = f"{settings.host}, port {settings.port}"
+            failure = f"cannot listen on {where}: {error.strerror}"
+            if error.errno == errno.EADDRINUSE:
+                failure = f"{where} is in use: choose another port with --port or server.port, or stop the program"
+                failure += " that uses it"
+            raise CannotListen(failure) from None
         yield bound
 
 
@@ -282,18 +287,3 @@ def _resolve_address(settings: ServerSettings) -> tuple[socket.AddressFamily, tu
         raise ConfigError(f"server.host: {settings.host!r} is not an address of this machine") from None
     family, _, _, _, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))
-
-
-def _bind_error(error: OSError, settings: ServerSettings) -> str:
-    where = f"{settings.host}, port {settings.port}"
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"{where} is in use: choose another port with --port or server.port, or stop the program that uses it"
-            )
-        case errno.EACCES:
-            return f"{where}: permission denied; ports below 1024 require root"
-        case errno.EADDRNOTAVAIL:
-            return f"{where} is not an address of this machine"
-        case _:
-            return f"cannot listen on {where}: {error.strerror}"

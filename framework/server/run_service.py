@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 from urllib.parse import quote
 
 from framework.engine.runtime.request import RunOptions, UserMessage
@@ -15,14 +15,11 @@ from framework.engine.runtime.start import several_owners
 from framework.engine.runtime.suggestions import MAX_DECIDED_RUNS
 from framework.server.errors import AccessDenied
 from framework.server.event_stream import OpenStreams
-from framework.server.identity import LOCAL, Identity, KeyLimits, agent_for
+from framework.server.identity import LOCAL, Identity, KeyLimits, agent_for, scope_of
 from framework.server.schemas import MAX_URL_ID_CHARS
 from framework.store.types import Conversation, ConversationInfo, ConversationQuery, DecidedCalls, RunInfo, RunQuery
-from framework.store.usage import Grouping, Period, UsageReport
-from framework.store.views import read_fleet
 from framework.types.errors import ConversationNotFound, RequestError, RunNotFound
 from framework.types.events import Event
-from framework.types.fleet import Fleet
 from framework.types.report import Status
 from framework.types.state import FIRST_COME, Decision, IdempotencyKey, QueuePlace, RunResult, RunState
 
@@ -115,34 +112,24 @@ async def list_runs_for(runtime: Runtime, identity: Identity, query: RunQuery) -
         RequestError: `before` is no run that exists for the identity.
     """
     limit = query.limit or _PAGE
-    found = await runtime.store.runs(replace(query, newest_first=True, limit=limit + 1, **_scope(identity, query.user)))
+    found = await runtime.store.runs(
+        replace(query, newest_first=True, limit=limit + 1, **scope_of(identity, query.user))
+    )
     return found[:limit], found[limit - 1].run_id if len(found) > limit else None
 
 
 async def count_runs_for(runtime: Runtime, identity: Identity, query: RunQuery) -> int:
     """Return the number of runs that exist for an identity and match a query."""
-    return await runtime.store.count_runs(replace(query, **_scope(identity, query.user)))
-
-
-async def report_usage_for(
-    runtime: Runtime, identity: Identity, query: RunQuery, by: Grouping, period: Period
-) -> UsageReport:
-    """Return figures of the runs that exist for an identity, match a query, and were added in a period."""
-    return await runtime.store.usage(replace(query, **_scope(identity, query.user)), by, period)
+    return await runtime.store.count_runs(replace(query, **scope_of(identity, query.user)))
 
 
 async def decided_calls_for(runtime: Runtime, identity: Identity, seconds: float) -> tuple[DecidedCalls, DecidedCalls]:
     """Return the decided calls of recent runs that exist for an identity, and those of all runs."""
     query = RunQuery(since=runtime.store.now() - seconds, limit=MAX_DECIDED_RUNS)
     everyone = await runtime.store.decided_calls(query)
-    scope = _scope(identity, None)
+    scope = scope_of(identity)
     own = await runtime.store.decided_calls(replace(query, **scope)) if any(scope.values()) else everyone
     return own, everyone
-
-
-async def read_fleet_for(runtime: Runtime, identity: Identity) -> Fleet:
-    """Return the processes that share the store, and what waits of the runs that exist for an identity."""
-    return await read_fleet(runtime.store, RunQuery(**_scope(identity, None)))
 
 
 async def list_conversations_for(
@@ -153,7 +140,7 @@ async def list_conversations_for(
     A conversation in which no agent has answered yet is missing for an identity that is limited to some agents.
     """
     limit = query.limit or _PAGE
-    found = await runtime.store.conversations(replace(query, limit=limit + 1, **_scope(identity, query.user)))
+    found = await runtime.store.conversations(replace(query, limit=limit + 1, **scope_of(identity, query.user)))
     return found[:limit], found[limit - 1].cursor if len(found) > limit else None
 
 
@@ -165,16 +152,6 @@ async def _can_access(runtime: Runtime, identity: Identity, found: Conversation 
         return True
     runs = replace(RunQuery.of_conversation(found), agents=identity.agents, limit=1)
     return bool(await runtime.store.runs(runs))
-
-
-def _scope(identity: Identity, user: str | None) -> dict[str, Any]:
-    """Return the filters for what exists for an identity, and belongs to a user if one is given."""
-    return {
-        "user": identity.user_of(user),
-        "tenant": identity.tenant,
-        "without_tenant": identity.tenant is None and not identity.single_user,
-        "agents": identity.agents,
-    }
 
 
 def _not_found(conversation_id: str) -> ConversationNotFound:

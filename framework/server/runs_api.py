@@ -23,7 +23,7 @@ from framework.server.event_stream import (
     EventStreamResponse,
     OpenStreams,
     encode_event,
-    until_client_leaves,
+    unless_client_leaves,
 )
 from framework.server.identity import Chatter, Decider, Identity, Reader, RunReader
 from framework.server.request_handling import (
@@ -289,7 +289,28 @@ class RunReference(ResponseModel):
     """Status of the run at the time of the response."""
 
 
-class RunSummary(ResponseModel):
+class _RunFacts(BaseModel):
+    """What lists and details of runs have in common, besides the result."""
+
+    user: str | None
+    tenant: str | None
+    created_at: datetime
+    updated_at: datetime
+    orphaned: bool
+    """Whether its process ended before the run did, and no other has taken it over yet."""
+    priority: int
+    """Of the runs that can start, those with a higher priority start first."""
+    waits_for: str | None
+    """What a run waits for that is queued, or that continues: `conversation`, `capacity`, `handed_on` or a limit, such
+    as `agent:support`."""
+    rating: Rating | None
+    """A person's rating of the answer."""
+    copied_from: str | None
+    """Id of the run that it is a copy of, as a turn of a forked conversation. Only lists of the runs of a conversation
+    contain copies."""
+
+
+class RunSummary(_RunFacts, ResponseModel):
     """One run, as shown in lists."""
 
     run_id: str
@@ -301,13 +322,9 @@ class RunSummary(ResponseModel):
     digest: str
     message: str
     """The start of the user's message."""
-    created_at: datetime
-    updated_at: datetime
     conversation_id: str | None
     turn: int
     """Number of the run in its conversation, from 1; 0 without a conversation."""
-    user: str | None
-    tenant: str | None
     trace_id: str | None
     steps: int
     tokens: int
@@ -317,18 +334,6 @@ class RunSummary(ResponseModel):
     """Active time in milliseconds, without the time it waited for a person."""
     expires_at: datetime | None
     """When the first of its pending confirmations expires."""
-    orphaned: bool
-    """Whether its process ended before the run did, and no other has taken it over yet."""
-    priority: int
-    """Of the runs that can start, those with a higher priority start first."""
-    waits_for: str | None
-    """What a run waits for that is queued, or that continues: `conversation`, `capacity`, `handed_on` or a limit, such
-    as `agent:support`."""
-    rating: Rating | None = None
-    """A person's rating of the answer."""
-    copied_from: str | None = None
-    """Id of the run that it is a copy of, as a turn of a forked conversation. Only lists of the runs of a conversation
-    contain copies."""
 
 
 class RunList(ResponseModel):
@@ -339,21 +344,11 @@ class RunList(ResponseModel):
     """Value of `before` for the next page; null on the last one."""
 
 
-class RunDetail(RunResult):
+class RunDetail(_RunFacts, RunResult):
     """A run with its messages, its trace, what it waits for, and what was decided."""
 
-    user: str | None = None
-    tenant: str | None = None
     paused_at: datetime | None = None
     """When the run paused, if it waits for decisions."""
-    created_at: datetime
-    updated_at: datetime
-    orphaned: bool = False
-    """Whether its process ended before the run did, and no other has taken it over yet."""
-    priority: int = 0
-    """Of the runs that can start, those with a higher priority start first."""
-    waits_for: str | None = None
-    """What it waits for until it starts or continues; see `RunSummary`."""
     executor: str = ""
     """Executor that a model selected, if the agent file has `executor: auto`."""
     limits: Limits
@@ -365,10 +360,6 @@ class RunDetail(RunResult):
     pending: tuple[PendingConfirmation, ...] = ()
     decisions: tuple[MadeDecision, ...] = ()
     """Decisions in the order they were made, those on confirmations that expired included."""
-    rating: Rating | None = None
-    """A person's rating of the answer."""
-    copied_from: str | None = None
-    """Id of the run that it is a copy of, as a turn of a forked conversation."""
 
     @classmethod
     def of(cls, state: RunState, info: RunInfo, generation: Generation, decisions: Sequence[MadeDecision]) -> RunDetail:
@@ -506,8 +497,10 @@ async def send_message(
             run = await submit_body(service, request, identity, body, idempotency_key)
             return run_stream(request, service, run, admitted, cancel_on_leave=cancels)
     run = await submit_body(service, request, identity, body, idempotency_key)
-    result = await (_result_or_cancel(request, service, run) if cancels else service.result(run))
-    return _response(run, result)
+    result = service.result(run)
+    if cancels:
+        result = unless_client_leaves(request, result, lambda: service.cancel(run))
+    return _response(run, await result)
 
 
 async def submit_body(
@@ -529,20 +522,6 @@ def _response(run: OwnedRun, result: RunResult) -> Response:
         return JSONResponse(body, error_status, run.headers)
     status = outcome_for(result.finish_reason).http_status
     return verbatim_response(ChatResponse.of(result), status, run.headers)
-
-
-async def _result_or_cancel(request: Request, service: RunService, run: OwnedRun) -> RunResult:
-    """Wait for the result of a run, and cancel the run if the client leaves."""
-    result = asyncio.ensure_future(service.result(run))
-    leaving = asyncio.ensure_future(until_client_leaves(request.receive))
-    try:
-        await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not result.done():
-            await service.cancel(run)
-        return await result
-    finally:
-        leaving.cancel()
-        result.cancel()
 
 
 _LAST_EVENT = Annotated[
