@@ -111,13 +111,7 @@ class ChatPrompt(MessageReader):
     edits_lines = True
 
     def __init__(self, stream: TextIO, history: Path, completer: Completer) -> None:
-        """Prepare the input; `reading` starts it.
-
-        Args:
-            stream: the terminal to draw on.
-            history: file of the messages of earlier sessions.
-            completer: completes names.
-        """
+        """Prepare the input; `reading` starts it."""
         self._stream, self._pastes = stream, Pastes()
         self._above: StyleAndTextTuples = []
         """Lines of the run, above the input."""

@@ -56,11 +56,8 @@ class LazyGroup(click.Group):
     ) -> None:
         """Create a group.
 
-        Args:
-            *args: those of click.Group.
-            commands_of: the help of each command by name.
-            modules: `MODULE:NAME` of each command that is not `command` of the module with its name.
-            **kwargs: those of click.Group.
+        `commands_of` has the help of each command by name, and `modules` has `MODULE:NAME` of each command that is not
+        `command` of the module with its name.
         """
         super().__init__(*args, **kwargs)
         self._commands_of, self._modules = commands_of, modules

@@ -106,12 +106,7 @@ COUNT_SECONDS = 1.0
 
 
 def view_of_run(title: str = "…", area: LiveArea | None = None) -> View:
-    """Return a drawing of the run on a terminal, lines elsewhere.
-
-    Args:
-        title: shown until the agent is known.
-        area: where to draw. Default: at the bottom of the terminal.
-    """
+    """Return a drawing of the run on a terminal, lines elsewhere."""
     if not draws():
         return Lines()
     area = area or TerminalArea(raw_stderr())
@@ -152,13 +147,8 @@ async def answer(
 ) -> RunResult:
     """Show a run until it ends; on a terminal, ask for decisions and resume it. Ctrl-C there leaves it paused.
 
-    Args:
-        runtime: the runtime of the run.
-        started: the run.
-        view: shows the run. With None or `JsonLines`, nobody is asked.
-        ask: asks for decisions; raises click.Abort if there are none.
-        interrupts: calls a function on Ctrl-C while the returned context is open.
-        hides: returns whether an event is not shown, because the user has seen what it says.
+    With None or `JsonLines` as its view, nobody is asked. Events that `hides` names are not shown: the user has seen
+    what they say.
     """
     result = await _watch(runtime, started, view, interrupts, hides)
     while result.status == "paused" and view and not isinstance(view, JsonLines) and is_terminal():
@@ -272,12 +262,7 @@ async def resume_run(
 ) -> RunResult:
     """Resume a run until it ends or waits again.
 
-    Args:
-        location: the project.
-        run: the id of a run, a prefix of one, or `last`.
-        decide: returns the decisions on pending confirmations.
-        user: the user who decides.
-        quiet: show no progress.
+    `run` is the id of a run, a prefix of one, or `last`.
 
     Raises:
         RunNotFound: no such run is stored.

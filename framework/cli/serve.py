@@ -265,12 +265,8 @@ def _serve_stdio(
 ) -> int:
     """Serve a project over standard input and output until the client leaves; return the exit code.
 
-    Args:
-        path: the project.
-        protocol: name of the protocol, which is also that of the extra with its SDK.
-        hint: what a person reads who starts the command in a terminal.
-        agents: the agents that are offered; empty: all.
-        serve: imports the SDK, and returns the coroutine that serves.
+    `protocol` is also the name of the extra with its SDK, which `serve` imports. A person who starts the command in a
+    terminal reads the hint.
     """
     location = locate(path)
     for name in ("framework.config.generations.catalog", "agentsd.runs"):

@@ -283,9 +283,7 @@ STATUS_STYLES: Mapping[str, str] = {
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows. On a terminal they have titles and fit its width; in a pipe nothing is shortened.
 
-    Args:
-        columns: titles, printed on a terminal only.
-        rows: one text per column; cells with a status are coloured. Without rows, nothing is printed.
+    Titles are printed on a terminal only, and cells with a status are coloured. Without rows, nothing is printed.
     """
     if not rows:
         return

@@ -229,9 +229,7 @@ async def _answer(begun: BegunLogin, arrived: asyncio.Queue[dict[str, str]]) -> 
 async def _listening(port: int, *, fixed: bool) -> AsyncIterator[tuple[int, asyncio.Queue[dict[str, str]]]]:
     """Listen for the browser that comes back from a login; yield the port, and a queue for what it brings.
 
-    Args:
-        port: the port to listen on.
-        fixed: whether the authorization server knows the port. Otherwise any other is used if it is taken.
+    Another port is used if the given one is taken, unless it is fixed: the authorization server knows it.
     """
     arrived: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 

@@ -124,9 +124,7 @@ class A2aApp:
     def card(self, request: Request, name: str | None) -> dict[str, Any]:
         """Return the card of an agent, or of the server; raises AgentNotFound.
 
-        Args:
-            request: the request for the card.
-            name: the agent, or `auto`. None: the only agent that the client may use, or `auto`.
+        Without a name, it is that of the only agent that the client may use, or of `auto`.
         """
         identity, current = identity_of(request), self._service.runtime.catalog.current
         visible = {key: agent for key, agent in sorted(current.agents.items()) if identity.may_use(key)}

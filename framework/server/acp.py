@@ -66,12 +66,8 @@ async def serve_acp(
 ) -> None:
     """Serve a project to one editor until it closes standard input, or a signal.
 
-    Args:
-        root: the project's folder, or its single agent file.
-        settings: the store.
-        agent: the only agent that is offered. None: all.
-        decides: the highest risk of what the editor may approve. None: it approves nothing.
-        started: called with the runtime once it is open.
+    `decides` is the highest risk of what the editor may approve; None: it approves nothing. `started` is called with
+    the runtime once it is open.
 
     Raises:
         ConfigError: the files are invalid.
@@ -292,12 +288,6 @@ class AcpServer:
         self, session_id: str, run_id: str, after: int = 0, pending: Sequence[Confirmation] = ()
     ) -> events.StreamEnd | None:
         """Send the events of a run until it ends, and have the decisions made that it waits for.
-
-        Args:
-            session_id: the session.
-            run_id: the run.
-            after: number of the last event that the editor has.
-            pending: what the run waits for already.
 
         Returns:
             The last event; None if the run stays paused: the person closed the question, or writes the answer.

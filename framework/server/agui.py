@@ -62,12 +62,8 @@ def interrupt_of(
 ) -> Interrupt:
     """Return a confirmation as an interrupt.
 
-    Args:
-        run_id: the run that waits for it.
-        asked: the confirmation.
-        calls: AG-UI ids of the calls of the run.
-        parameters: JSON Schema of the tool's arguments, if known, with which clients build a form for edits.
-        url: where people decide, if their client shows no form.
+    From the JSON Schema of the tool's arguments, if it is known, clients build a form for edits. At `url`, people
+    decide if their client shows no form.
     """
     is_approval = not asked.traits.is_question
     return Interrupt(
@@ -109,10 +105,7 @@ def decisions_of(
 ) -> dict[str, Decision]:
     """Return the client's answers as decisions by confirmation id.
 
-    Args:
-        resume: the answers; their ids have been checked to belong to the run.
-        pending: the confirmations that the run waits for.
-        expired: ids of those that have expired. A client may only abandon them; the run rejects them itself.
+    A client may only abandon those that have expired; the run rejects them itself.
 
     Raises:
         InvalidResume: an answer is missing, doubled, or does not fit its confirmation.
@@ -246,11 +239,6 @@ _FIELDS = {"message": "messages", "conversation": "threadId", "inputs": "forward
 
 async def respond(request: Request, service: RunService, agent: str) -> EventStreamResponse:
     """Return the stream that answers an AG-UI request.
-
-    Args:
-        request: the request, which an access check has admitted.
-        service: the operations on runs.
-        agent: name of the agent, or `auto`.
 
     Raises:
         RequestError: the request is invalid, or exceeds a limit of its key. What is wrong with an answer to an

@@ -72,10 +72,8 @@ def subagent_id(run_id: str, path: tuple[str, ...]) -> str | None:
 def call_id_of(run_id: str, asked: Confirmation, calls: Iterable[str]) -> str | None:
     """Return the AG-UI id of the tool call that a confirmation is about; None if it is about a plan or a step.
 
-    Args:
-        run_id: the run that waits for the confirmation.
-        asked: the confirmation. Its id starts with the call's, and may continue with digests after `~` or `?`.
-        calls: AG-UI ids of the run's calls, which may contain `~` themselves.
+    The confirmation's id starts with that of its call, and may continue with digests after `~` or `?`. The ids of calls
+    may contain `~`, too.
     """
     if asked.kind != "tool" and not asked.traits.asked_by_tool:
         return None
@@ -310,10 +308,7 @@ class AguiTranslator:
     def __init__(self, request: RunAgentInput, run_id: str, earlier: Sequence[events.Event] = ()) -> None:
         """Create the translator.
 
-        Args:
-            request: the client's request.
-            run_id: id of the run of the agent; that of the AG-UI run is the client's.
-            earlier: events of the run up to the interrupt that this AG-UI run continues from.
+        `earlier` are the events of the run up to the interrupt that this AG-UI run continues from.
         """
         self._request, self._run_id = request, run_id
         self._messages = ThreadMessages(request.messages)

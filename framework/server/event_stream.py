@@ -304,12 +304,7 @@ async def send_pieces(
 ) -> None:
     """Send a part of a response in pieces, which `streams` counts until the client has read them.
 
-    Args:
-        send: sends an ASGI message.
-        chunk: the part.
-        streams: the open streams.
-        idle: how long the client may read nothing, in seconds.
-        more: whether another part follows.
+    The client may read nothing for `idle` seconds.
 
     Raises:
         TimeoutError: the client has read nothing for too long, or all streams together hold too much.
@@ -360,11 +355,7 @@ class AppResponse(Response):
     def __init__(self, app: ASGIApp, streams: OpenStreams, body: bytes, admitted: ExitStack) -> None:
         """Create the response.
 
-        Args:
-            app: the app.
-            streams: the open streams. When they are closed, the client counts as gone.
-            body: the body of the request.
-            admitted: closed when the response has been sent.
+        It closes `admitted` when it has been sent. When the streams are closed, the client counts as gone.
         """
         super().__init__()
         self._app, self._streams, self._admitted = app, streams, admitted

@@ -244,10 +244,7 @@ def live_source(generation: Generation, path: str) -> bytes | None:
 def edit_obstacle(catalog: Catalog, path: str, source: bytes | None) -> str | None:
     """Return why a file is not edited over HTTP; None if it is.
 
-    Args:
-        catalog: the project.
-        path: relative to the project's folder.
-        source: its content on the disk, if it exists.
+    `source` is its content on the disk, if it exists.
     """
     if refusal := edit_refusal(path, catalog.root.name if catalog.is_single_file else None):
         return refusal
@@ -369,9 +366,7 @@ class FileEdits:
     def __init__(self, catalog: Catalog, *, watched: bool) -> None:
         """Create a writer.
 
-        Args:
-            catalog: the project.
-            watched: whether edits of its files go live on their own.
+        `watched` is whether edits of its files go live on their own.
         """
         self._catalog, self._watched = catalog, watched
         self._root = catalog.root.parent if catalog.is_single_file else catalog.root

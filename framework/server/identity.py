@@ -159,11 +159,6 @@ def agent_named(name: str, known: Collection[str]) -> str | None:
 def agent_for(identity: Identity, requested: str | None, known: Collection[str]) -> str | None:
     """Return the agent of a new run, or None if the router chooses it, which it does for unrestricted identities only.
 
-    Args:
-        identity: the client.
-        requested: the agent that the request names.
-        known: the agents that exist.
-
     Raises:
         AgentNotFound: the identity may not use the agent. The error is that of an unknown agent.
         RequestError: the request names no agent, and the identity may use several.

@@ -81,9 +81,7 @@ DECLINED = "declined by the user"
 def form_of(asked: Confirmation, parameters: Mapping[str, Any] | None = None) -> ElicitRequestFormParams:
     """Return the form that asks a person for a decision.
 
-    Args:
-        asked: the confirmation.
-        parameters: JSON Schema of the tool's arguments, if known: describes the fields of arguments.
+    The JSON Schema of the tool's arguments, if it is known, describes the fields of arguments.
     """
     message = confirmation_text(asked)
     if asked.form is not None:
@@ -160,9 +158,7 @@ _META = "agentsd/"
 def tool_result(result: RunResult, how_to_decide: str) -> CallToolResult:
     """Return the result of a run as a tool result.
 
-    Args:
-        result: the run's result. A run that failed, was stopped or is paused is an error with its reason in words.
-        how_to_decide: what to do if the run is paused.
+    A run that failed, was stopped or is paused is an error with its reason in words.
     """
     if result.pending:
         text = (
@@ -593,11 +589,7 @@ async def serve_stdio(
 ) -> None:
     """Serve a project until the client closes standard input, or a signal. Only the protocol reaches standard output.
 
-    Args:
-        root: the project's folder, or its single agent file.
-        settings: the store.
-        agents: agents that become tools. None: all.
-        started: called with the runtime once it is open.
+    `started` is called with the runtime once it is open.
 
     Raises:
         ConfigError: the files are invalid.

@@ -93,9 +93,7 @@ class AnswerReader:
     def end(self, ending: Ending, message_id: str | None) -> Iterator[AnswerText]:
         """Yield the part of the complete answer that has not arrived.
 
-        Args:
-            ending: how the run ended.
-            message_id: id of the message with the run's output.
+        `message_id` is that of the message with the run's output.
         """
         place = _QUESTION_ID if ending.is_question else message_id or ""
         if ending.text and ("content", place) not in self._arrived:
@@ -105,11 +103,8 @@ class AnswerReader:
 def ending_of(result: RunResult, run_url: str = "", *, as_data: bool = False, function: str = "") -> Ending:
     """Return how a run ended.
 
-    Args:
-        result: the run's result.
-        run_url: URL of the run, for people; empty if it is not recorded.
-        as_data: the client asked for JSON of a schema.
-        function: name of the client's function whose arguments that JSON is, if any.
+    `run_url` is empty if the run is not recorded. `function` is the client's function whose arguments the JSON is that
+    it asked for.
     """
     match result.status:
         case "paused":
@@ -175,10 +170,7 @@ class ChatWriter:
     def __init__(self, run_id: str, created: int, *, include_usage: bool = False) -> None:
         """Create a writer.
 
-        Args:
-            run_id: id of the run.
-            created: Unix time of the request.
-            include_usage: end a stream with a chunk that contains the number of tokens.
+        With `include_usage`, a stream ends with a chunk that contains the number of tokens.
         """
         self._head: dict[str, Any] = {"id": completion_id(run_id), "created": created}
         self._include_usage = include_usage
@@ -255,11 +247,8 @@ class ResponseWriter:
     def __init__(self, run_id: str, created: int, *, previous: str | None = None, is_stored: bool = False) -> None:
         """Create a writer.
 
-        Args:
-            run_id: id of the run.
-            created: Unix time of the request.
-            previous: id of the response that this one continues.
-            is_stored: whether later requests may continue it.
+        `previous` is the id of the response that this one continues, and `is_stored` whether later requests may
+        continue it.
         """
         self._run_id, self._created, self._agent = run_id, created, ""
         self._previous, self._is_stored = previous, is_stored

@@ -194,11 +194,7 @@ class RunAnswers:
     ) -> tuple[ClientTools | None, tuple[str, ...]]:
         """Return the client's tools that are offered, and the fields that are ignored; raises RequestError.
 
-        Args:
-            asked: the request.
-            agent: the agent, or None if the router chooses it.
-            identity: the client.
-            is_repeated: whether the request with the results repeats the conversation.
+        `is_repeated` is whether the request with the results repeats the conversation.
         """
         agents = self._catalog.current.agents
         choices = [agents[agent]] if agent is not None else [*agents.values()]
@@ -213,11 +209,7 @@ class RunAnswers:
 
         Results that the run has already are a repetition, with the answer that they had.
 
-        Args:
-            asked: the request.
-            identity: the client.
-            pages: base address of the pages, for people.
-            is_kept: whether the server keeps the conversation, so that the request need not repeat it.
+        `is_kept` is whether the server keeps the conversation, so that the request need not repeat it.
 
         Raises:
             RequestError: no run waits for the results, or the conversation was changed.

@@ -178,13 +178,7 @@ class ClientRequest:
 
 
 async def read_body(read: Callable[[Body], ClientRequest], body: Body, messages: object) -> ClientRequest:
-    """Return the request in a body, read in a thread if its messages may contain files, which take long to decode.
-
-    Args:
-        read: reads the body.
-        body: the body.
-        messages: the messages in it.
-    """
+    """Return the request in a body, read in a thread if its messages may contain files, which take long to decode."""
     if isinstance(messages, list) and may_contain_files(messages):
         return await asyncio.to_thread(read, body)
     return read(body)
@@ -545,11 +539,8 @@ def offered_tools(
 ) -> tuple[ClientTools | None, tuple[str, ...]]:
     """Return the tools of a request that are offered to the model, and the fields that are ignored.
 
-    Args:
-        asked: the request.
-        agents: the agent that answers, or all from which the router chooses.
-        key: name of the API key, if it allows the client's tools.
-        history: digest of the messages, if the request with results repeats them.
+    `key` is the name of the API key, if it allows the client's tools, and `history` the digest of the messages, if the
+    request with results repeats them.
 
     Raises:
         RequestError: a tool is invalid or has the name of one of the agent's own, there are too many, or a call is
@@ -699,10 +690,7 @@ def results_in(state: RunState, messages: Iterable[Message]) -> dict[str, str]:
 def new_decisions(state: RunState, results: Mapping[str, str], param: str) -> dict[str, Decision]:
     """Return the decisions that results make; empty if the run has all of them already.
 
-    Args:
-        state: the run.
-        results: texts by the client's id of the call.
-        param: the field of the request that contains them.
+    The results are given by the client's id of the call; `param` is the field that contains them.
 
     Raises:
         UnknownCall: the run did not make one of the calls.

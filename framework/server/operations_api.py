@@ -250,8 +250,7 @@ class UsageFilters(BaseModel):
     def period(self, now: float) -> tuple[Period, Step]:
         """Return the period and the length of its steps; raises RequestError if they are invalid.
 
-        Args:
-            now: the time of the store, at which the period ends by default.
+        By default, it ends now, by the time of the store.
         """
         for name, at in (("since", self.since), ("until", self.until)):
             if at is not None and not _FIRST <= at < _LAST:

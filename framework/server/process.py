@@ -43,13 +43,7 @@ _READABLE = (
 
 
 def create_app(runtime: Runtime, metrics: ServerMetrics, **options: Any) -> FastAPI:
-    """Create the app. It has no documentation pages, because these would load scripts from other sites.
-
-    Args:
-        runtime: the runtime to serve.
-        metrics: counts the requests.
-        **options: of `server_state`, such as the feed of configuration events and the streams of runs.
-    """
+    """Create the app. It has no documentation pages, because these would load scripts from other sites."""
     app = FastAPI(
         title="agentsd",
         openapi_url=None,

@@ -168,12 +168,7 @@ def page_of(
 ) -> tuple[Sequence[T], str | None]:
     """Return a page of a list that is in memory, and the cursor of the next one.
 
-    Args:
-        items: the whole list.
-        cursor: key of the last entry of the previous page.
-        limit: maximum number of entries.
-        key: returns the key of an entry, which is unique in the list.
-        name: name of the parameter with the cursor.
+    The cursor is the key of the last entry of the previous page; keys are unique in the list.
 
     Raises:
         RequestError: no entry has that key.

@@ -327,11 +327,7 @@ def server_state(
 ) -> ServerState:
     """Return the state of the routes for one app.
 
-    Args:
-        runtime: the runtime to serve.
-        identify: the access check.
-        streams: the streams of runs. The caller closes them to end the open ones.
-        **options: other fields of the state.
+    The caller closes the streams to end the open ones. Options are other fields of the state.
     """
     limits = KeyLimits(runtime.store, runtime.settings.server)
     return ServerState(RunService(runtime, limits, streams or OpenStreams()), identify, **options)

@@ -56,13 +56,6 @@ async def load_conversation_for(
     If the identity can access conversations with this id of several owners, the one that has exactly the named tenant
     and user is returned, or else the only one.
 
-    Args:
-        runtime: the runtime with the store.
-        identity: the client.
-        conversation_id: the id of the conversation.
-        tenant: its tenant, if the identity can access several of them.
-        user: its user, likewise.
-
     Raises:
         ConversationNotFound: no such conversation exists for the identity.
         RequestError: several do, and the request does not name its tenant or user.
@@ -103,10 +96,7 @@ async def check_conversation_for(runtime: Runtime, identity: Identity, conversat
 async def list_runs_for(runtime: Runtime, identity: Identity, query: RunQuery) -> tuple[Sequence[RunInfo], str | None]:
     """Return the runs that exist for an identity, newest first, and the cursor of the next page, if there is one.
 
-    Args:
-        runtime: the runtime with the store.
-        identity: the client.
-        query: filters and `limit`. Its owner is replaced by that of the identity.
+    The owner in the query is replaced by that of the identity.
 
     Raises:
         RequestError: `before` is no run that exists for the identity.

@@ -417,14 +417,7 @@ def run_stream(
 ) -> EventStreamResponse:
     """Return a response with the events of a run.
 
-    Args:
-        request: the request.
-        service: the operations on runs.
-        run: the run.
-        admitted: what `KeyLimits.admit_stream` returned. The response takes it over.
-        after: number of the last event that the client has.
-        wait: continue after a pause, until the run ends.
-        cancel_on_leave: cancel the run if the client leaves before the end.
+    It takes over what `KeyLimits.admit_stream` returned. With `wait`, it continues after a pause, until the run ends.
     """
     return EventStreamResponse(
         request,

@@ -140,11 +140,7 @@ async def housekeeping(
 
     Yields a function that stops it early, so that a server that is about to stop takes over no more runs.
 
-    Args:
-        runtime: the runtime with the store.
-        metrics: of the runs that wait in the store, and of failures.
-        retention: seconds to keep runs after they have ended; None keeps them forever.
-        *each_second: further work.
+    Runs are kept for `retention` seconds after they have ended; None keeps them forever.
     """
     work, expire, prune = runtime.work, partial(_expire, runtime), partial(_prune, runtime, retention)
     jobs: list[tuple[float, _Job]] = [(_COUNT_INTERVAL_SECONDS, _WaitingRuns(runtime, metrics).count)]
@@ -413,15 +409,6 @@ async def run_worker(
 
     Calls of tools get a moment to end; a second signal ends them at once.
 
-    Args:
-        root: the project's folder, or its single agent file.
-        settings: the store and the work source.
-        capacity: number of runs to execute at once.
-        scope: the runs to execute.
-        started: called with the runtime once runs are executed.
-        name: name of this process in lists. Default: host and process id.
-        allow_empty: work for a project without any valid agent, too.
-
     Raises:
         ConfigError: the settings or files are invalid, no agent is valid, or other processes cannot see the store.
         AgentNotFound: the scope names an agent that the project does not have.
@@ -474,11 +461,7 @@ async def open_work(
 ) -> AsyncIterator[WorkSource]:
     """Open the work source of a server process.
 
-    Args:
-        settings: the store, and `work.engine`.
-        root: the project folder.
-        capacity: number of runs that the process executes at once; 0: it only accepts them.
-        scope: the runs that it executes.
+    With a capacity of 0, the process only accepts runs.
 
     Raises:
         ConfigError: the work source does not fit the store, or its package is missing.
