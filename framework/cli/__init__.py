@@ -8,16 +8,14 @@ In reading order; each module imports only from those below it:
     transcripts        `agentsd conversations show`, `fork`, `export`, `import`, `delete`: one conversation.
     test               `agentsd test`: runs the test cases of agents.
     runs               `agentsd runs`, `conversations`, `memory`: lists of what is stored; imports the other commands.
-    triggers           `agentsd triggers`: lists, runs, pauses and resumes what starts runs by itself.
     main               The `agentsd` command: imports a command when it is called, turns errors into one line.
-    run_control        `agentsd runs decide`, `resume`, `cancel`, `tail`, `replay`: execute or follow a run.
+    run_control        `agentsd runs decide`, `resume`, `cancel`, `tail`, `replay`, and `triggers`.
     run_steps          `agentsd runs show` and `export`: what a run did.
     fleet              `agentsd fleet` and `budgets`: what the processes of a store execute and use.
     check              `agentsd check`: reports all problems of a project's files, and applies their fixes.
     run                `agentsd run`, and how other commands run or resume one message: progress, decisions, the answer.
-    models             `agentsd models`: what is assumed of a model, and whether its server agrees.
     serve              `agentsd serve`, `worker`, `mcp`, `acp`: serve a project until a signal or the client ends it.
-    tools              `agentsd tools`: lists the tools, calls one, accepts changed ones.
+    tools              `agentsd tools` and `models`: a project's tools and models, and what is assumed of them.
     agents             `agentsd agents`, `templates`, `explain`: what a project's agents are and may do.
     grants             `agentsd grants` and `policy`: approvals that are remembered, rules learned from past decisions.
     config             `agentsd config` and `keys`: versions of a project, generations of a server, keys for it.

@@ -166,6 +166,8 @@ MODULES = {
     "conversations": "runs:conversations_command",
     "memory": "runs:memory_command",
     "policy": "grants:policy_command",
+    "models": "tools:models_command",
+    "triggers": "run_control:triggers_command",
     "keys": "config:keys_command",
 }
 """`MODULE:NAME` of each command that is not `command` of the module with its name."""

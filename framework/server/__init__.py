@@ -2,8 +2,7 @@
 
 In reading order; each module imports only from those below it:
 
-    process            `agentsd serve`: runs a runtime and its HTTP server until a signal stops them.
-    console            `/` and `/console/…`: the web page for people, from the static files of `framework/console`.
+    process            `agentsd serve`: a runtime and its HTTP server until a signal stops them, with the web page.
     routes             The router with all routes of a runtime, those of AG-UI, MCP and A2A, and `/openapi.json`.
     agui               `/agui`: runs of agents for user interfaces that speak AG-UI.
     agui_events        Events of a run as events of AG-UI.
@@ -19,8 +18,7 @@ In reading order; each module imports only from those below it:
     conversations_api  `/conversations` and `/memory`: what agents keep.
     agents_api         `/agents`: the agents that are available, and what each of them may do.
     files_api          `/config`: the live configuration, its history, the files of the project, and edits.
-    triggers_api       `/hooks` and `/triggers`: signed requests that start runs, and what starts runs by itself.
-    logins_api         `/logins` and `/oauth/callback`: people log in at tool servers with a browser.
+    callbacks_api      `/hooks`, `/triggers`, `/logins`, `/oauth/callback`: what starts or continues runs from outside.
     operations_api     `/health`, `/ready`, `/metrics`, `/me`, `/fleet`, `/events` and `/usage`.
     request_handling   Applies to every route: access, limits, strict JSON, paging, errors, metrics, repeated requests.
     run_service        Starts, follows, continues and cancels runs for an identity, of its own data only.

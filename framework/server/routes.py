@@ -25,14 +25,13 @@ from framework.engine.runtime.runtime import Runtime
 from framework.server import (
     agents_api,
     approvals_api,
+    callbacks_api,
     conversations_api,
     files_api,
-    logins_api,
     openai_api,
     operations_api,
     replay_api,
     runs_api,
-    triggers_api,
 )
 from framework.server.errors import NotInstalled
 from framework.server.event_stream import OpenStreams
@@ -206,9 +205,9 @@ async def send_a2a_pushes(runtime: Runtime) -> None:
 
 
 documented = [
-    *(runs_api.routes, approvals_api.routes, logins_api.routes, replay_api.routes, conversations_api.routes),
+    *(runs_api.routes, approvals_api.routes, callbacks_api.login_routes, replay_api.routes, conversations_api.routes),
     *(operations_api.usage_routes, operations_api.routes, agents_api.routes, files_api.routes, files_api.file_routes),
-    *(triggers_api.routes, protocols),
+    *(callbacks_api.trigger_routes, protocols),
 ]
 openapi_routes = api_router("configuration")
 _COMMON_ERRORS = (400, 401, 403, 429, 500)
@@ -336,7 +335,7 @@ def server_state(
 def served_routes(state: ServerState, *, with_probes: bool = False) -> APIRouter:
     """Return the routes for an app with this state, with `/health`, `/ready` and `/metrics` if they are asked for."""
     served = APIRouter()
-    parts = [logins_api.callback_route, triggers_api.webhook_routes, *documented, openapi_routes, openai_api.routes]
+    parts = [callbacks_api.callback_route, callbacks_api.webhook_routes, *documented, openapi_routes, openai_api.routes]
     for part in [*parts, operations_api.probes, operations_api.metrics_route] if with_probes else parts:
         served.routes.extend(route.serving(state) for route in part.routes if isinstance(route, ServerRoute))
     return served

@@ -11,7 +11,7 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from framework.server.console import ConsoleFiles
+from framework.server.process import ConsoleFiles
 from tests.support.built_console import built_console, packages
 from tests.support.cases import each
 from tests.support.node_modules import CONSOLE

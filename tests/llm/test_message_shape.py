@@ -171,7 +171,7 @@ def test_system_messages_are_created_only_for_the_beginning_of_a_conversation() 
         and any(keyword.arg == "role" and ast.unparse(keyword.value) == "'system'" for keyword in node.keywords)
     }
     assert places == {
-        "cli/models.py",  # asks a server what its template accepts
+        "cli/tools.py",  # asks a server what its template accepts
         "engine/model_call/turn.py",  # the agent's instructions
         "engine/routing.py",  # a request of one question
         "llm/json_protocol.py",  # merges all system messages into the first one

@@ -12,8 +12,7 @@ from fastapi import FastAPI
 from framework import Runtime
 from framework.console import sources_digest
 from framework.server import router
-from framework.server.console import console_routes
-from framework.server.process import create_app
+from framework.server.process import console_routes, create_app
 from framework.telemetry.metrics import ServerMetrics
 from tests.support.projects import write
 

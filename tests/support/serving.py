@@ -14,9 +14,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from framework import Runtime, tool
-from framework.server.console import console_routes
 from framework.server.event_stream import ConfigFeed, OpenStreams
-from framework.server.process import create_app
+from framework.server.process import console_routes, create_app
 from framework.server.routes import runtime_access_check, served_routes, server_state
 from framework.store.types import RunInfo, RunQuery
 from framework.telemetry.metrics import ServerMetrics
