@@ -148,11 +148,7 @@ def diff(old: str, new: str | None, project: str, as_json: bool) -> int:
 def _version(name: str, project: str) -> Generation:
     """Load a folder, or the project as it is in a revision of git; raises RequestError."""
     with version_folder(name, project) as folder:
-        return asyncio.run(_load(folder))
-
-
-async def _load(path: str) -> Generation:
-    return (await Project.read(locate(path).root)).catalog.current
+        return asyncio.run(Project.read(locate(folder).root)).catalog.current
 
 
 def _server_options(function: C) -> C:

@@ -69,6 +69,7 @@ def command(path: str, as_json: bool) -> int:
 def _process_row(one: FleetProcess, fleet: Fleet) -> list[str]:
     different = sum(digest != next(iter(fleet.digests.get(name, {digest: 1}))) for name, digest in one.agents.items())
     agents = counted(len(one.agents), "agent")
+    problems = f", {counted(one.problems, 'problem')}" if one.problems else ""
     return [
         one.name,
         one.kind or NOTHING,
@@ -76,7 +77,7 @@ def _process_row(one: FleetProcess, fleet: Fleet) -> list[str]:
         f"{one.running} of {one.capacity}" if one.works else NOTHING,
         _takes(one),
         str(one.generation or NOTHING),
-        agents + (f", {different} different" if different and one.alive else "") + _problems(one),
+        agents + (f", {different} different" if different and one.alive else "") + problems,
         ago(one.seen_at.timestamp()) if one.alive else f"ended, last seen {ago(one.seen_at.timestamp())}",
     ]
 
@@ -88,10 +89,6 @@ def _takes(one: FleetProcess) -> str:
         return "all runs"
     parts = (("queues", one.queues), ("agents", one.only_agents))
     return "; ".join(f"{kind} {', '.join(names)}" for kind, names in parts if names) or "nothing"
-
-
-def _problems(one: FleetProcess) -> str:
-    return f", {counted(one.problems, 'problem')}" if one.problems else ""
 
 
 def _differences(fleet: Fleet) -> Iterator[str]:

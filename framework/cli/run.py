@@ -52,7 +52,7 @@ from framework.cli.terminal import (
 )
 from framework.config.settings import Settings
 from framework.engine.context.events import RunStream
-from framework.engine.runtime.request import RunOptions, UserMessage
+from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.store.types import RunQuery
 from framework.types.errors import ConfigError, StoreError, outcome_for
@@ -320,12 +320,6 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     return code
 
 
-def _message(words: Sequence[str], files: Sequence[File]) -> UserMessage:
-    """Return the message with its files; `-` alone is read from standard input."""
-    text = " ".join(words)
-    return [*files, sys.stdin.read(MAX_MESSAGE_CHARS + 1).strip() if text == STDIN else text]
-
-
 async def _run(path: str, words: Sequence[str], given: Mapping[str, Any], *, quiet: bool) -> Traced:
     location = locate(path)
     settings = location.settings()
@@ -353,6 +347,8 @@ async def _answer(
             agent = given["agent"] or location.agent(generation)
             if agent is None and len(words) > 1 and words[0] in generation.agents:  # `agentsd run AGENT MESSAGE`
                 agent, *words = words
+            text = " ".join(words)
+            message = [*given["files"], sys.stdin.read(MAX_MESSAGE_CHARS + 1).strip() if text == STDIN else text]
             options = RunOptions(
                 agent=agent,
                 conversation=given["conversation"],
@@ -363,7 +359,5 @@ async def _answer(
                 limits=parse_pairs(given["limits"]),
                 locale=given["locale"],
             )
-            result = await answer(
-                runtime, runtime.stream(_message(words, given["files"]), **options), view, hides=problems.repeats
-            )
+            result = await answer(runtime, runtime.stream(message, **options), view, hides=problems.repeats)
         return result, await runtime.store.spans(result.run_id)

@@ -218,7 +218,10 @@ def worker_command(
         location = locate(path)
         settings = location.settings()
         log.use(log_format or settings.log)
-        capacity, scope = concurrency or settings.work.concurrency, _scope(agents, queues)
+        capacity, scope = (
+            concurrency or settings.work.concurrency,
+            WorkScope(_names("--agents", agents), _names("--queues", queues)),
+        )
         forbid_inspection()
         tune_memory()
         with trace_export(settings, exit_seconds=SERVER_EXIT_SECONDS):
@@ -229,10 +232,6 @@ def worker_command(
         runs = f"; {counted(stopped, 'run')} in progress" if stopped else ""
         log.announce(f"agentsd worker {name} has stopped{runs}")
     return 0
-
-
-def _scope(agents: str | None, queues: str | None) -> WorkScope:
-    return WorkScope(_names("--agents", agents), _names("--queues", queues))
 
 
 def _names(option: str, text: str | None) -> frozenset[str] | None:

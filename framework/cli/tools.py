@@ -40,7 +40,6 @@ from framework.llm.client import ModelClient, ModelReply, ModelRequest, ProbingC
 from framework.llm.providers import OFFLINE, chosen_api, create_client
 from framework.tools.form import visit_lines
 from framework.tools.logins import Account, StoredLogin, account_at, login_servers
-from framework.tools.tool import Tool
 from framework.types.errors import EXIT_CANCELLED, EXIT_NEGATIVE, ModelError, RequestError, ToolError
 from framework.types.messages import Message, ToolCall, ToolDefinition, ToolResult
 from framework.types.spec import ModelSettings
@@ -69,18 +68,15 @@ def list_tools(project: str, connect: bool, as_json: bool) -> int:
     for problem in generation.external.problems:
         show_problem(problem)
     if as_json:
-        rows: list[dict[str, Any]] = [
+        data: list[dict[str, Any]] = [
             {**tool.definition.model_dump(), "source": tool.source, "risk": tool.risk, "idempotent": tool.idempotent}
             for tool in tools
         ]
-        print_json(rows)
+        print_json(data)
         return 0
-    show_table(_COLUMNS, [(tool.name, tool.risk, tool.source, _summary(tool)) for tool in tools])
+    rows = [(tool, (tool.definition.description.splitlines() or [""])[0]) for tool in tools]
+    show_table(_COLUMNS, [(tool.name, tool.risk, tool.source, summary) for tool, summary in rows])
     return 0
-
-
-def _summary(tool: Tool) -> str:
-    return (tool.definition.description.splitlines() or [""])[0]
 
 
 @command.command("call")

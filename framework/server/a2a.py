@@ -35,7 +35,6 @@ from starlette.requests import Request
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from framework.config.agents.compile import Agent
 from framework.engine.run_report import build_result
 from framework.engine.runtime.request import RunOptions
 from framework.engine.runtime.runtime import Runtime
@@ -132,6 +131,7 @@ class A2aApp:
             name = next(iter(visible)) if len(visible) == 1 else ROUTER_NAME
         chosen = agent_for(identity, agent_named(name, current.names), current.names)
         agents = [current.agent(chosen)] if chosen is not None else [*visible.values()]
+        offered = [(agent.name, agent.spec.description) for agent in agents]
         about = agents[0].spec.description if chosen is not None else "Chooses one of its agents for each message."
         base = str(request.url.replace(query="")).partition("/.well-known/")[0].removesuffix(f"/a2a/{name}")
         url = f"{base}/a2a/{name}"
@@ -146,17 +146,13 @@ class A2aApp:
             capabilities=types.AgentCapabilities(streaming=True, push_notifications=_pushes_to(self._service.runtime)),
             default_input_modes=["text/plain", "application/json", "image/png", "image/jpeg", "application/pdf"],
             default_output_modes=["text/plain", "application/json"],
-            skills=[_skill(agent) for agent in agents],
+            skills=[types.AgentSkill(id=name, name=name, description=text, tags=[name]) for name, text in offered],
         )
         if self._service.runtime.settings.server.api_keys:
             bearer = types.SecurityScheme(http_auth_security_scheme=types.HTTPAuthSecurityScheme(scheme="Bearer"))
             card.security_schemes["key"].CopyFrom(bearer)
             card.security_requirements.append(types.SecurityRequirement(schemes={"key": types.StringList()}))
         return agent_card_to_dict(card)
-
-
-def _skill(agent: Agent) -> types.AgentSkill:
-    return types.AgentSkill(id=agent.name, name=agent.name, description=agent.spec.description, tags=[agent.name])
 
 
 class _Contexts(ServerCallContextBuilder):

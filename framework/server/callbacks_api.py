@@ -103,7 +103,8 @@ async def receive(request: Request, runtime: ServedRuntime, hook: Id) -> Respons
     webhook = trigger.spec.webhook if trigger else None
     if trigger is None or webhook is None:
         raise InvalidSignature(f"there is no webhook {hook!r}, or the signature does not match")
-    body, headers = await _read_body(request, webhook.max_bytes), _headers_of(request)
+    body, sent = await _read_body(request, webhook.max_bytes), request.headers.items()
+    headers = {name.lower(): value for name, value in sent if name.lower() not in _HIDDEN_HEADERS}
     now = runtime.store.now()
     _check_signature(hook, webhook, body, headers, now)
     data = await _parsed(request, body)
@@ -128,10 +129,6 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     ) > max_bytes:
         raise BodyTooLarge(f"the request body exceeds {max_bytes} bytes (webhook.max_bytes)")
     return body
-
-
-def _headers_of(request: Request) -> dict[str, str]:
-    return {name.lower(): value for name, value in request.headers.items() if name.lower() not in _HIDDEN_HEADERS}
 
 
 async def _parsed(request: Request, body: bytes) -> Any:

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import anyio
 from mcp import MCPError
@@ -112,14 +112,14 @@ def _argument_fields(asked: Confirmation, parameters: Mapping[str, Any]) -> dict
         field = {"type": kind, "title": name, "default": value}
         if isinstance(description := schema.get("description"), str):
             field["description"] = description
-        if kind == "string" and value in (choices := schema.get("enum") or ()) and all(map(_is_text, choices)):
+        if (
+            kind == "string"
+            and value in (choices := schema.get("enum") or ())
+            and all(isinstance(one, str) for one in choices)
+        ):
             field["enum"] = [*choices]
         fields[_ARGUMENT + name] = field
     return fields
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def decision_from(asked: Confirmation, result: ElicitResult) -> Decision | None:
@@ -248,8 +248,9 @@ class AgentCall:
             raise RunNotFound(f"there is no run {run.run_id!r} of {params.name!r}")
         result = await self._service.result(run)
         if result.pending and self._caller.can_decide:
-            answers = params.input_responses or {}
-            decisions = _decisions(result.pending, answers)
+            answers = ((one, (params.input_responses or {}).get(one.id)) for one in result.pending)
+            made = {one.id: decision_from(one, found) for one, found in answers if isinstance(found, ElicitResult)}
+            decisions = {key: decision for key, decision in made.items() if decision is not None}
             if not decisions:
                 return self._result(result)
             self._seen = state.seq
@@ -326,16 +327,6 @@ class AgentCall:
     def _result(self, result: RunResult) -> CallToolResult:
         where = where_to_decide(self._caller.pages, result.run_id, result.pending)
         return tool_result(result, self._caller.how_to_decide.format(run_id=result.run_id, where=where))
-
-
-def _decisions(pending: Sequence[Confirmation], answers: Mapping[str, object]) -> dict[str, Decision]:
-    """Return the decisions made in forms; the others remain pending."""
-    made = ((asked.id, decision_from(asked, found)) for asked in pending if _is_form(found := answers.get(asked.id)))
-    return {key: decision for key, decision in made if decision is not None}
-
-
-def _is_form(answer: object) -> TypeGuard[ElicitResult]:
-    return isinstance(answer, ElicitResult)
 
 
 MAX_MCP_SESSIONS = 500

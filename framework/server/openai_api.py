@@ -176,7 +176,9 @@ class RunAnswers:
             options["history"] = asked.history
         if locale := accepted_locale(request.headers):
             options["locale"] = locale
-        if metadata := _metadata(asked, request.headers):
+        chat = request.headers.get("x-openwebui-chat-id")  # names that the data of a Python program does not have
+        given = {"openai_metadata": asked.metadata, "openwebui_chat_id": chat}
+        if metadata := {name: value for name, value in given.items() if value}:
             options["metadata"] = metadata
         try:
             run = await self._service.submit(
@@ -291,12 +293,6 @@ class RunAnswers:
         for piece in reader.end(ending, finished.message_id if finished else None):
             yield piece
         yield ending
-
-
-def _metadata(asked: ClientRequest, headers: Headers) -> dict[str, Any]:
-    """Return the client's own data, under names that the data of a Python program does not have."""
-    given = {"openai_metadata": asked.metadata, "openwebui_chat_id": headers.get("x-openwebui-chat-id")}
-    return {name: value for name, value in given.items() if value}
 
 
 _MAX_REMEMBERED = 1000

@@ -452,7 +452,9 @@ def _as_chat(items: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
             case "reasoning":
                 continue
             case "function_call":
-                yield {"role": "assistant", "content": None, "tool_calls": [_chat_call(item)]}
+                called = {"name": item.get("name"), "arguments": item.get("arguments")}
+                call = {"id": item.get("call_id"), "type": "function", "function": called}
+                yield {"role": "assistant", "content": None, "tool_calls": [call]}
             case "function_call_output":
                 content = _chat_content(item.get("output"), f"{place}.output")
                 yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
@@ -461,11 +463,6 @@ def _as_chat(items: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
                 raise RequestError(f"{place}: items are not kept here: {advice}", param=place)
             case kind:
                 raise RequestError(f"{place}: items of type {kind!r:.80} are not supported: send messages", param=place)
-
-
-def _chat_call(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    called = {"name": item.get("name"), "arguments": item.get("arguments")}
-    return {"id": item.get("call_id"), "type": "function", "function": called}
 
 
 def _with_calls_together(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -663,7 +660,11 @@ def history_digest(messages: Sequence[Message]) -> str:
 
 def require_same_history(state: RunState, messages: Sequence[Message]) -> None:
     """Raise HistoryChanged unless messages repeat those of a run, its calls, and their results only."""
-    begin = next(place for place, one in enumerate(messages) if _calls_of(state, one))
+    begin = next(
+        place
+        for place, one in enumerate(messages)
+        if any(run_of_call(call.id) == state.run_id for call in one.tool_calls)
+    )
     is_same = (
         history_digest(messages[:begin]) == (state.client.history if state.client else "")
         and not any(message.role == "user" for message in messages[begin:])
@@ -736,7 +737,3 @@ def _confirmations(state: RunState) -> dict[str, str]:
 def is_client_call(asked: Confirmation) -> bool:
     """Return whether a run waits for the client to execute a tool."""
     return asked.kind == "client_tool"
-
-
-def _calls_of(state: RunState, message: Message) -> bool:
-    return any(run_of_call(call.id) == state.run_id for call in message.tool_calls)

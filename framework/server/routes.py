@@ -15,7 +15,6 @@ from fastapi import APIRouter, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
-from starlette.requests import HTTPConnection
 
 from framework.config.api_keys import ROLES
 from framework.config.overlay import settings_source
@@ -35,7 +34,7 @@ from framework.server import (
 )
 from framework.server.errors import NotInstalled
 from framework.server.event_stream import OpenStreams
-from framework.server.identity import FULL_ACCESS, Identify, Identity, KeyLimits, access_check, identity_of, requires
+from framework.server.identity import FULL_ACCESS, Identify, KeyLimits, access_check, identity_of, requires
 from framework.server.request_handling import (
     STREAM_RESPONSE,
     MessageRoute,
@@ -58,61 +57,6 @@ if TYPE_CHECKING:
 
 protocols = api_router("protocols", MessageRoute, prefix="")
 """MCP and A2A are not part of the OpenAPI document: their specifications describe them."""
-_AGUI_ROLES = ["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
-_AGUI_BODY: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "description": "RunAgentInput of AG-UI 1.0.",
-                "required": ["threadId", "runId", "messages"],
-                "anyOf": [
-                    {"properties": {"messages": {"type": "array", "items": {}, "minItems": 1}}},
-                    {"required": ["resume"], "properties": {"resume": {"type": "array", "items": {}, "minItems": 1}}},
-                ],
-                "properties": {
-                    "threadId": {"type": "string", "description": "Id of the conversation."},
-                    "runId": {"type": "string"},
-                    "messages": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["id", "role"],
-                            "properties": {
-                                "id": {"type": "string"},
-                                "role": {"enum": _AGUI_ROLES},
-                                "content": {"description": "A text, or a list of parts."},
-                            },
-                        },
-                    },
-                    "context": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["description", "value"],
-                            "properties": {"description": {"type": "string"}, "value": {"type": "string"}},
-                        },
-                    },
-                    "forwardedProps": {"type": "object"},
-                    "resume": {
-                        "type": "array",
-                        "description": "The answers to the interrupts of the run that is paused.",
-                        "items": {
-                            "type": "object",
-                            "required": ["interruptId", "status"],
-                            "properties": {
-                                "interruptId": {"type": "string"},
-                                "status": {"type": "string", "enum": ["resolved", "cancelled"]},
-                                "payload": {"description": "The answer, as the interrupt asks for it."},
-                            },
-                        },
-                    },
-                },
-            },
-        }
-    },
-}
 
 
 @protocols.post(
@@ -120,7 +64,6 @@ _AGUI_BODY: dict[str, Any] = {
     response_class=StreamingResponse,
     dependencies=[requires("chat")],
     responses={200: STREAM_RESPONSE, **error_responses(404, 409, 413, 501, 503)},
-    openapi_extra={"requestBody": _AGUI_BODY},
 )
 async def run_agui(request: Request, service: ServedRuns, agent: str) -> Response:
     """Run an agent, or continue it after an interrupt, and stream AG-UI events.
@@ -293,10 +236,13 @@ def _add_common_errors(paths: dict[str, Any]) -> None:
 
 
 def _add_examples(paths: dict[str, Any]) -> None:
+    """Add the examples, and the bodies of requests that no model describes."""
     examples = yaml.safe_load(_EXAMPLES.read_text("utf-8"))
     for path, operations in paths.items():
         for method, operation in operations.items():
             found = examples.get(f"{method.upper()} {path}", {})
+            if "body" in found:  # of a protocol whose package checks it
+                operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": found["body"]}}}
             if "requests" in found:
                 named = {name: {"value": value} for name, value in found["requests"].items()}
                 operation["requestBody"]["content"][_JSON]["examples"] = named
@@ -316,7 +262,7 @@ def router(runtime: Runtime, *, guarded: bool = True, identify: Identify | None 
         identify: the app's own access check, in place of `guarded`: returns the `Identity` of a request, or raises
             AccessDenied or Unauthenticated. It is called for each request, and again while a stream is open.
     """
-    state = server_state(runtime, identify or (runtime_access_check(runtime) if guarded else _allow_all))
+    state = server_state(runtime, identify or (runtime_access_check(runtime) if guarded else lambda _: FULL_ACCESS))
     runtime.catalog.subscribe(state.feed.add)
     return served_routes(state)
 
@@ -351,8 +297,3 @@ def runtime_access_check(runtime: Runtime) -> Identify:
     if problems := unset_key_problems(current.settings, settings_source(current.files)):
         raise ConfigError(f"{problems[0].path} is invalid", problems)
     return access_check(lambda: runtime.settings.server.api_keys, lambda: runtime.settings.server.cors_origins)
-
-
-def _allow_all(connection: HTTPConnection) -> Identity:  # noqa: ARG001 - all access checks share a signature
-    """Accept every request: the app around the routes checks access."""
-    return FULL_ACCESS

@@ -196,20 +196,15 @@ class RunFilters(BaseModel):
 
     def query(self, before: str | None, limit: int) -> RunQuery:
         """Return the query of one page."""
+        same = self.model_dump(exclude={"status", "q", "since", "until"})
         return RunQuery(
             statuses=frozenset(self.status or ()),
-            agent=self.agent,
-            conversation_id=self.conversation_id,
-            user=self.user,
-            generation=self.generation,
-            digest=self.digest,
-            text=self.text,
             search=self.q,
-            rating=self.rating,
             since=self.since.timestamp() if self.since else None,
             until=self.until.timestamp() if self.until else None,
             before=before,
             limit=limit,
+            **same,
         )
 
 
@@ -303,9 +298,9 @@ class _RunFacts(BaseModel):
     waits_for: str | None
     """What a run waits for that is queued, or that continues: `conversation`, `capacity`, `handed_on` or a limit, such
     as `agent:support`."""
-    rating: Rating | None
+    rating: Rating | None = None
     """A person's rating of the answer."""
-    copied_from: str | None
+    copied_from: str | None = None
     """Id of the run that it is a copy of, as a turn of a forked conversation. Only lists of the runs of a conversation
     contain copies."""
 

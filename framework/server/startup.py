@@ -81,7 +81,8 @@ async def open_working(
             Runtime.open(root, store=store, work=work) as runtime,
         ):
             if not (allow_empty or runtime.catalog.current.agents):
-                raise _without_agents(runtime.catalog.current)
+                cause = "no valid agent" if runtime.catalog.current.errors else NO_AGENTS
+                raise ConfigError(f"{cause}; --allow-empty starts without one", runtime.catalog.current.errors)
             if capacity:  # before it claims runs, which would wait for the import
                 await asyncio.to_thread(import_sdks, model_names(runtime.catalog.current))
             presence = runtime.presence
@@ -91,12 +92,6 @@ async def open_working(
         if presence is not None:
             await presence.close()  # after the runtime, whose runs are in progress until then
         await store.close()
-
-
-def _without_agents(generation: Generation) -> ConfigError:
-    """Return the error of a start without agents: a supervisor starts the process again, or reports it."""
-    cause = "no valid agent" if generation.errors else NO_AGENTS
-    return ConfigError(f"{cause}; --allow-empty starts without one", generation.errors)
 
 
 def model_names(generation: Generation) -> set[str]:
@@ -127,7 +122,7 @@ _PRUNE_INTERVAL_SECONDS = 3600.0
 _EACH_MINUTE, _EACH_HOUR = "* * * * *", "0 * * * *"
 LOST_SECONDS = 10.0
 """Time without a usable store after which a process ends, so that its supervisor starts another."""
-_Job = Callable[[], Awaitable[None]]
+_Job = Callable[[], Awaitable[object]]
 
 
 @asynccontextmanager
@@ -142,7 +137,7 @@ async def housekeeping(
 
     Runs are kept for `retention` seconds after they have ended; None keeps them forever.
     """
-    work, expire, prune = runtime.work, partial(_expire, runtime), partial(_prune, runtime, retention)
+    work, expire, prune = runtime.work, runtime.expire, partial(_prune, runtime, retention)
     jobs: list[tuple[float, _Job]] = [(_COUNT_INTERVAL_SECONDS, _WaitingRuns(runtime, metrics).count)]
     if work.capacity == 0:
         jobs.append((_SWEEP_INTERVAL_SECONDS, expire))
@@ -203,10 +198,6 @@ async def _sweep(runtime: Runtime) -> None:
     """Find runs that nobody offered, or whose process has ended, as many as this process can execute."""
     if resumed := await runtime.sweep():
         log.info("resumed orphaned runs: %s", ", ".join(resumed))
-
-
-async def _expire(runtime: Runtime) -> None:
-    await runtime.expire()
 
 
 class _WaitingRuns:
