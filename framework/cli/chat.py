@@ -133,13 +133,11 @@ class AnswerOutput:
     """Where and how the answers of a chat are shown."""
 
     output: TextIO
-    """Standard output."""
     trace: bool = False
     as_json: bool = False
     notices: ReloadNotices = field(default_factory=ReloadNotices)
     """Reports reloads, but not while the user answers a question."""
     problems: StartupProblems = field(default_factory=StartupProblems)
-    """The problems that were shown."""
 
     def view(self, reader: MessageReader, title: str = "…") -> View | None:
         """Return what shows the next run."""

@@ -131,7 +131,6 @@ class ChatState:
 
     runtime: Runtime
     conversation: str
-    """Id of the conversation."""
     user: str | None = None
     """User of the conversation; None: of any."""
     tenant: str | None = None
@@ -143,7 +142,6 @@ class ChatState:
     inputs: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
     last: RunResult | None = None
-    """Result of the last message."""
     routes: bool = False
     """Whether rules of routing apply to each message, because the user has asked the router to choose again."""
     reroutes: bool = False

@@ -40,7 +40,6 @@ class Pastes:
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        """Texts by their placeholders."""
 
     def add(self, text: str) -> str:
         """Return what to insert for a paste: its text, or a placeholder if it is long."""
@@ -116,7 +115,6 @@ class ChatPrompt(MessageReader):
         self._above: StyleAndTextTuples = []
         """Lines of the run, above the input."""
         self._widths: list[int] = []
-        """Widths of these lines."""
         self._columns = self.size.columns
         """Width of the terminal when they were drawn."""
         self._label, self._unfinished = PROMPT, ""

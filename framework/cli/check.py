@@ -41,21 +41,29 @@ def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[s
         RequestError: a file cannot be written.
     """
     fixable = sorted((problem for problem in problems if problem.fix), key=lambda problem: problem.path)
-    changed = []
+    changed: list[str] = []
     for path, found in groupby(fixable, key=lambda problem: problem.path):
-        file = root / path
         try:
-            before = file.read_bytes()
-            after = apply_fixes(path, before, found)
-            if after != before:
-                replace_file(file.resolve(), after)
+            before = (root / path).read_bytes()
         except OSError as error:
             raise RequestError(f"{path} cannot be fixed: {error.strerror}") from None
-        if after != before:
-            changed.append(path)
-            if not quiet:
-                _show(path, before, after)
+        changed += _replaced(root, path, before, apply_fixes(path, before, found), quiet=quiet)
     return changed
+
+
+def _replaced(root: Path, path: str, before: bytes, after: bytes, *, quiet: bool) -> list[str]:
+    """Replace the content of a file, and show what changes; return its path if anything does."""
+    if after == before:
+        return []
+    try:
+        replace_file((root / path).resolve(), after)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be fixed: {error.strerror}") from None
+    if not quiet:
+        old, new = (source.decode("utf-8-sig").splitlines() for source in (before, after))
+        for line in unified_diff(old, new, path, path, "before", "fixed", n=1, lineterm=""):
+            click.secho(visible(line).replace("\\t", "  "), fg=_STYLES.get(line[:1]))
+    return [path]
 
 
 def rewrite_agents(root: Path, generation: Generation, only: str | None, *, quiet: bool) -> list[str]:
@@ -63,7 +71,7 @@ def rewrite_agents(root: Path, generation: Generation, only: str | None, *, quie
 
     `skill_policy` stays where `tools` would allow a tool that its risk denies now. Raises RequestError.
     """
-    changed = []
+    changed: list[str] = []
     for agent in generation.agents.values():
         file = root / agent.path
         if agent.stale or agent.original or only not in (None, agent.path) or not file.is_file():
@@ -74,15 +82,7 @@ def rewrite_agents(root: Path, generation: Generation, only: str | None, *, quie
         if lifted and not quiet and b"skill_policy" in after:
             note = f"skill_policy stays: `tools` would allow {', '.join(lifted)} whatever the risk"
             click.secho(f"{agent.path}: {note}", dim=True)
-        if after == before:
-            continue
-        try:
-            replace_file(file.resolve(), after)
-        except OSError as error:
-            raise RequestError(f"{agent.path} cannot be rewritten: {error.strerror}") from None
-        changed.append(agent.path)
-        if not quiet:
-            _show(agent.path, before, after)
+        changed += _replaced(root, agent.path, before, after, quiet=quiet)
     return changed
 
 
@@ -94,12 +94,6 @@ def _lifted_tools(agent: Agent) -> Iterator[str]:
         ceiling = RISKS.index(agent.spec.runtime_policy.risk_level)
         if not is_glob(name) and (tool is None or RISKS.index(tool.risk) > ceiling):
             yield name
-
-
-def _show(path: str, before: bytes, after: bytes) -> None:
-    old, new = (source.decode("utf-8-sig").splitlines() for source in (before, after))
-    for line in unified_diff(old, new, path, path, "before", "fixed", n=1, lineterm=""):
-        click.secho(visible(line).replace("\\t", "  "), fg=_STYLES.get(line[:1]))
 
 
 ROUNDS = 3

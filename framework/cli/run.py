@@ -102,7 +102,6 @@ Ask = Callable[[Iterable[Confirmation], CountMatches], Awaitable[Mapping[str, De
 Interrupts = Callable[[Callable[[], object]], AbstractContextManager[None]]
 Hides = Callable[[Event], bool]
 COUNT_SECONDS = 1.0
-"""Interval at which the usage in the status line is updated."""
 
 
 def view_of_run(title: str = "…", area: LiveArea | None = None) -> View:
@@ -276,9 +275,7 @@ async def resume_run(
 
 
 Traced = tuple[RunResult, Sequence[SpanRecord]]
-"""A result and its stored trace."""
 STDIN = "-"
-"""A message that is read from standard input."""
 
 
 @click.command("run")

@@ -261,13 +261,11 @@ def how_to_decide(result: RunResult) -> str:
 
 
 GAP = 2
-"""Spaces between columns."""
 LEAST_TEXT = 20
 """Minimum width of the last column, while others can be shortened."""
 LEAST = 9
 """Minimum width of any other column."""
 NOTHING = "-"
-"""Content of an empty cell."""
 STATUS_STYLES: Mapping[str, str] = {
     "completed": "green",
     "queued": "blue",

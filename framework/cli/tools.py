@@ -120,7 +120,6 @@ def accept(tools: tuple[str, ...], project: str) -> int:
 
 
 _LOGIN_SECONDS = 600.0
-"""Time for a person to log in, in seconds."""
 _LOGIN_COLUMNS = ("server", "tenant", "user", "login", "scopes", "expires", "issuer")
 
 

@@ -11,11 +11,12 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from a2a import types
 from a2a.compat.v0_3 import conversions
@@ -63,10 +64,10 @@ from framework.types.report import Status, incomplete_text
 from framework.types.state import Confirmation, Decision, Respond, RunResult, RunState
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 _PAGES = "agentsd.pages"
 """Key of the address of the pages of runs in the scope of a request."""
 _MAX_PAGE, _PAGE = 100, 50
-"""Largest and usual number of tasks of a page."""
 _INTERFACES = (
     ("JSONRPC", PROTOCOL_VERSION_1_0),
     ("HTTP+JSON", PROTOCOL_VERSION_1_0),
@@ -173,9 +174,21 @@ class _Call:
     agent: str | None
     """The agent of the address; None: any."""
     pages: str
-    """Base address of the pages of runs."""
     version: str
-    """Version of the protocol that the client speaks."""
+
+
+def _operation(method: Callable[[TaskHandler, Any, _Call], Awaitable[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Check the parameters of an operation, and raise every error as one of the protocol."""
+
+    @validate_request_params
+    @wraps(method)
+    async def handle(self: TaskHandler, params: Any, context: ServerCallContext) -> T:
+        try:
+            return await method(self, params, self._call(context))
+        except Exception as error:  # noqa: BLE001 - the SDK would send its text
+            raise _protocol_error(error) from None
+
+    return handle
 
 
 class TaskHandler(RequestHandler):
@@ -186,14 +199,12 @@ class TaskHandler(RequestHandler):
 
     # --- messages
 
-    @validate_request_params
-    async def on_message_send(self, params: types.SendMessageRequest, context: ServerCallContext) -> types.Task:
-        with _as_protocol_errors():
-            call = self._call(context)
-            run, _, _ = await self._accept(call, params)
-            if not params.configuration.return_immediately:
-                await self._service.result(run)
-            return await self._task(call, run.run_id, _length(params.configuration))
+    @_operation
+    async def on_message_send(self, params: types.SendMessageRequest, call: _Call) -> types.Task:
+        run, _, _ = await self._accept(call, params)
+        if not params.configuration.return_immediately:
+            await self._service.result(run)
+        return await self._task(call, run.run_id, _length(params.configuration))
 
     @validate_request_params
     async def on_message_send_stream(
@@ -265,96 +276,82 @@ class TaskHandler(RequestHandler):
 
     # --- tasks
 
-    @validate_request_params
-    async def on_get_task(self, params: types.GetTaskRequest, context: ServerCallContext) -> types.Task:
-        with _as_protocol_errors():
-            call = self._call(context)
-            await self._load(call, params.id)
-            return await self._task(call, params.id, _length(params))
+    @_operation
+    async def on_get_task(self, params: types.GetTaskRequest, call: _Call) -> types.Task:
+        await self._load(call, params.id)
+        return await self._task(call, params.id, _length(params))
 
-    @validate_request_params
-    async def on_list_tasks(
-        self, params: types.ListTasksRequest, context: ServerCallContext
-    ) -> types.ListTasksResponse:
-        with _as_protocol_errors():
-            call = self._call(context)
-            size = params.page_size if params.HasField("page_size") else _PAGE
-            if not 1 <= size <= _MAX_PAGE:
-                raise errors.InvalidParamsError(f"pageSize must be 1 to {_MAX_PAGE}")
-            query = RunQuery(
-                agent=call.agent,
-                conversation_id=params.context_id or None,
-                statuses=_statuses(params.status),
-                before=params.page_token or None,
-                limit=size,
-            )
-            after = params.status_timestamp_after.ToSeconds() if params.HasField("status_timestamp_after") else 0
-            infos, cursor = await list_runs_for(self._service.runtime, call.identity, query)
-            tasks = [
-                await self._task(call, info.run_id, _length(params) or 0) for info in infos if info.updated_at >= after
-            ]
-            wanted = [task for task in tasks if params.status in (0, task.status.state)]
-            total = await count_runs_for(self._service.runtime, call.identity, query)
-            return types.ListTasksResponse(tasks=wanted, next_page_token=cursor or "", page_size=size, total_size=total)
+    @_operation
+    async def on_list_tasks(self, params: types.ListTasksRequest, call: _Call) -> types.ListTasksResponse:
+        size = params.page_size if params.HasField("page_size") else _PAGE
+        if not 1 <= size <= _MAX_PAGE:
+            raise errors.InvalidParamsError(f"pageSize must be 1 to {_MAX_PAGE}")
+        query = RunQuery(
+            agent=call.agent,
+            conversation_id=params.context_id or None,
+            statuses=_statuses(params.status),
+            before=params.page_token or None,
+            limit=size,
+        )
+        after = params.status_timestamp_after.ToSeconds() if params.HasField("status_timestamp_after") else 0
+        infos, cursor = await list_runs_for(self._service.runtime, call.identity, query)
+        tasks = [
+            await self._task(call, info.run_id, _length(params) or 0) for info in infos if info.updated_at >= after
+        ]
+        wanted = [task for task in tasks if params.status in (0, task.status.state)]
+        total = await count_runs_for(self._service.runtime, call.identity, query)
+        return types.ListTasksResponse(tasks=wanted, next_page_token=cursor or "", page_size=size, total_size=total)
 
-    @validate_request_params
-    async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task:
-        with _as_protocol_errors():
-            call = self._call(context)
-            run, state = await self._load(call, params.id)
-            if state.status in ("completed", "stopped", "failed"):
-                raise errors.TaskNotCancelableError(f"the task has ended: it is {state.status}")
-            if state.status != "cancelled":
-                await self._service.cancel(run)
-                await self._service.result(run)
-            return await self._task(call, run.run_id, None)
+    @_operation
+    async def on_cancel_task(self, params: types.CancelTaskRequest, call: _Call) -> types.Task:
+        run, state = await self._load(call, params.id)
+        if state.status in ("completed", "stopped", "failed"):
+            raise errors.TaskNotCancelableError(f"the task has ended: it is {state.status}")
+        if state.status != "cancelled":
+            await self._service.cancel(run)
+            await self._service.result(run)
+        return await self._task(call, run.run_id, None)
 
     # --- push notifications
 
-    @validate_request_params
+    @_operation
     async def on_create_task_push_notification_config(
-        self, params: types.TaskPushNotificationConfig, context: ServerCallContext
+        self, params: types.TaskPushNotificationConfig, call: _Call
     ) -> types.TaskPushNotificationConfig:
-        with _as_protocol_errors():
-            call = await self._push_call(context, params.task_id)
-            await self._check_push(params)
-            return await self._save_push(call, params.task_id, params)
+        await self._push_call(call, params.task_id)
+        await self._check_push(params)
+        return await self._save_push(call, params.task_id, params)
 
-    @validate_request_params
+    @_operation
     async def on_get_task_push_notification_config(
-        self, params: types.GetTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, params: types.GetTaskPushNotificationConfigRequest, call: _Call
     ) -> types.TaskPushNotificationConfig:
-        with _as_protocol_errors():
-            await self._push_call(context, params.task_id)
-            saved = await self._service.runtime.store.pushes.list(params.task_id)
-            if (body := saved.get(params.id or params.task_id)) is None:
-                raise errors.TaskNotFoundError("the task has no push notification config with this id")
-            return _without_secrets(body)
+        await self._push_call(call, params.task_id)
+        saved = await self._service.runtime.store.pushes.list(params.task_id)
+        if (body := saved.get(params.id or params.task_id)) is None:
+            raise errors.TaskNotFoundError("the task has no push notification config with this id")
+        return _without_secrets(body)
 
-    @validate_request_params
+    @_operation
     async def on_list_task_push_notification_configs(
-        self, params: types.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+        self, params: types.ListTaskPushNotificationConfigsRequest, call: _Call
     ) -> types.ListTaskPushNotificationConfigsResponse:
-        with _as_protocol_errors():
-            await self._push_call(context, params.task_id)
-            saved = await self._service.runtime.store.pushes.list(params.task_id)
-            return types.ListTaskPushNotificationConfigsResponse(configs=map(_without_secrets, saved.values()))
+        await self._push_call(call, params.task_id)
+        saved = await self._service.runtime.store.pushes.list(params.task_id)
+        return types.ListTaskPushNotificationConfigsResponse(configs=map(_without_secrets, saved.values()))
 
-    @validate_request_params
+    @_operation
     async def on_delete_task_push_notification_config(
-        self, params: types.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, params: types.DeleteTaskPushNotificationConfigRequest, call: _Call
     ) -> None:
-        with _as_protocol_errors():
-            await self._push_call(context, params.task_id)
-            await self._service.runtime.store.pushes.delete(params.task_id, params.id)
+        await self._push_call(call, params.task_id)
+        await self._service.runtime.store.pushes.delete(params.task_id, params.id)
 
-    async def _push_call(self, context: ServerCallContext, task_id: str) -> _Call:
-        """Return a call about the push notifications of a task; raises RunNotFound."""
-        call = self._call(context)
+    async def _push_call(self, call: _Call, task_id: str) -> None:
+        """Check a call about the push notifications of a task; raises RunNotFound."""
         if not _pushes_to(self._service.runtime):
             raise errors.PushNotificationNotSupportedError
         await self._load(call, task_id)
-        return call
 
     async def _check_push(self, config: types.TaskPushNotificationConfig) -> None:
         """Raise InvalidParamsError for a receiver that would not be called."""
@@ -590,15 +587,6 @@ def _content(part: types.Part) -> str | File:
     if kind == "data":
         return json.dumps(get_data_parts([part])[0], ensure_ascii=False)
     raise errors.ContentTypeNotSupportedError(f"a part with {kind or 'nothing'}: send text, data or raw bytes")
-
-
-@contextmanager
-def _as_protocol_errors() -> Iterator[None]:
-    """Raise every error as one of the protocol."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - the SDK would send its text
-        raise _protocol_error(error) from None
 
 
 def _protocol_error(error: Exception) -> errors.A2AError:

@@ -41,11 +41,9 @@ from framework.types.text import visible
 
 log = logging.getLogger(__name__)
 _ROUTER = "auto"
-"""Mode in which the router chooses the agent."""
 _REMEMBER = "remember-"
 """Beginning of the ids of options that remember an approval; the width follows."""
 _PAGE = 50
-"""Number of sessions in one page of a list."""
 _LOCAL = Caller(single_user=True)
 """An editor is a program of the person who started it."""
 _INVALID, _FAILED = -32602, -32603
@@ -93,11 +91,8 @@ class _Session:
     reroutes: bool = False
     """Whether the agent of the next message is chosen anew, whatever the conversation was handed over to."""
     is_busy: bool = False
-    """Whether a prompt is being answered."""
     run: str | None = None
-    """Id of the run that answers it."""
     is_cancelled: bool = False
-    """Whether the editor has cancelled the prompt."""
 
 
 class AcpServer:
@@ -470,11 +465,9 @@ class _Updates:
 
     run_id: str
     _calls: set[str] = field(default_factory=set)
-    """Ids of the calls that were announced."""
     _sent: dict[tuple[str | None, bool], str] = field(default_factory=dict)
     """What was sent of the text (False) and of the reasoning (True) of each message."""
     _steps: dict[str, schema.PlanEntry] = field(default_factory=dict)
-    """The steps of the plan, by id."""
 
     def of(self, event: events.Event) -> Iterator[Any]:
         """Yield the updates for an event. Of sub-agents, only the calls of tools are shown."""

@@ -49,7 +49,6 @@ _PLACED_KEYS = (
 )
 """Keys of an agent file whose places a client gets, besides those of limits."""
 _CASE_RESULTS = 20
-"""Number of results of each case that are listed."""
 Origin = Literal["input", "vars", "runtime"]
 
 

@@ -90,7 +90,6 @@ class _Text:
 
     role: TextRole
     owner: str | None
-    """Sub-agent that it belongs to."""
     pieces: list[str] = field(default_factory=list)
     is_open: bool = True
 
@@ -174,7 +173,6 @@ def _opening(key: str, role: TextRole, owner: str | None) -> Iterator[BaseEvent]
 
 
 _AGENT_TOOL = "agent."
-"""Beginning of the names of tools that are agents."""
 _STEP_FIELDS = {"id", "description", "tool", "depends_on", "status", "result"}
 _Path = tuple[str, ...]
 
@@ -316,7 +314,6 @@ class AguiTranslator:
         self._calls: set[str] = set()
         """AG-UI ids of the tool calls that were announced, here or before the interrupt."""
         self._used = Usage()
-        """Usage before this AG-UI run."""
         for event in earlier:  # which the client received in an earlier AG-UI run
             for _ in self.translate(event):
                 pass

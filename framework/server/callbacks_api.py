@@ -240,7 +240,6 @@ async def resume_trigger(identity: Admin, runtime: ServedRuntime, name: Id) -> R
 log = logging.getLogger(__name__)
 CALLBACK = "/oauth/callback"
 _SECONDS = 600.0
-"""Time for a person to log in, in seconds."""
 _MAX_BEGUN = 200
 """Number of logins that wait for a browser at the same time; the oldest one is given up."""
 _MAX_WAITING = 1000
@@ -269,7 +268,6 @@ class _Begun:
     cookie: str
     """Secret of the browser that started the login: another one cannot end it."""
     by: str
-    """Who started it."""
     is_shared: bool
     """Whether it is the login of all runs."""
 

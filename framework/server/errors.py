@@ -24,7 +24,6 @@ _NO_ROUTE = {
     405: "method not allowed for this route; see the header `Allow`",
 }
 _MAX_REPORTED = 5
-"""Number of invalid fields of a request that an error names."""
 ErrorType = Literal[
     "invalid_request_error",
     "authentication_error",

@@ -50,7 +50,6 @@ class OpenStreams:
         self._copies: Counter[int] = Counter()
         """Number of streams that send the same bytes, by the identity of these."""
         self.held_bytes = 0
-        """Size of what is being sent."""
         self.encoded = WeakValueDictionary[tuple[str, int], EncodedEvent]()
         """Events that are being sent, by run and number."""
 
@@ -360,7 +359,6 @@ class AppResponse(Response):
         super().__init__()
         self._app, self._streams, self._admitted = app, streams, admitted
         self._body: bytes | None = body
-        """What the app has not received yet."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, with the headers of all responses. A client that does not read it counts as gone."""

@@ -73,7 +73,6 @@ from framework.types.redact import redact
 
 log = logging.getLogger(__name__)
 MAX_SHOWN_FILES = 100
-"""Number of changed files of a generation that are returned."""
 FileKind = Literal["agent", "cases", "template", "plugin", "sources", "skill", "settings"]
 """What a file defines: `sources` are tool servers, `skill` is a file of an Agent Skill."""
 FileState = Literal["live", "changed", "invalid", "deleted"]
@@ -493,7 +492,6 @@ def _edits(state: ServerState) -> FileEdits:
 
 routes = api_router("configuration")
 file_routes = api_router("configuration", MessageRoute)
-"""The routes that take texts of files."""
 _READS, _CHANGES = requires("read", all_agents=True), requires("admin", all_agents=True)
 
 

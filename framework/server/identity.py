@@ -189,7 +189,6 @@ class RoleRequired:
     """The dependency behind `requires`. Tests find the role of each route by it."""
 
     roles: tuple[Role, ...]
-    """Roles of which one is enough."""
     all_agents: bool = False
 
     async def __call__(self, request: Request) -> Identity:

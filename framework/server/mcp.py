@@ -218,9 +218,7 @@ class AgentCall:
     def __init__(self, service: RunService, caller: McpCaller, context: Context) -> None:
         self._service, self._caller, self._context = service, caller, context
         self._seen = 0
-        """Number of the last event."""
         self._reported = 0
-        """Number of progress notifications."""
 
     async def follow(self, run: OwnedRun) -> CallToolResult | InputRequiredResult:
         """Follow a run to its end; have the person at the client decide where it pauses.
@@ -332,7 +330,6 @@ class AgentCall:
 MAX_MCP_SESSIONS = 500
 """Limit of concurrent sessions over HTTP. At the limit, new ones are refused."""
 _NOTIFY_SECONDS = 5.0
-"""Time limit for one notification to a client."""
 _CANCEL_SECONDS = 5.0
 """Time after the end of a call during which the client's notification that it is cancelled is expected."""
 _MESSAGE, _CONVERSATION = "message", "conversation_id"
@@ -346,7 +343,6 @@ _INSTRUCTIONS = (
     "approvals; a result that says so is not a failure of the agent."
 )
 CallerOf = Callable[[Context], McpCaller]
-"""Returns the client behind a request."""
 _CallKey = tuple[str, str]
 """Id of a session, which the server has chosen and which belongs to one identity, and request id of a call in it."""
 

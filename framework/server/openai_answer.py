@@ -39,7 +39,6 @@ class AnswerCall:
 
     name: str
     arguments: str
-    """JSON."""
     id: str = ""
     """Id of the call; empty if the client is not expected to send a result."""
 
@@ -54,13 +53,9 @@ class Ending:
     """None if the run failed or was cancelled."""
     usage: Usage
     calls: tuple[AnswerCall, ...] = ()
-    """Functions of the client that the answer calls."""
     is_question: bool = False
-    """Whether the run waits for a decision."""
     error_code: str = ""
-    """Code of the error, if there is no finish reason."""
     error_message: str = ""
-    """The error, for people."""
     incomplete: tuple[IncompleteStep, ...] = ()
     """Steps of the run's plan that were not done, although it is completed."""
 
@@ -145,7 +140,6 @@ def question_text(run_id: str, pending: Sequence[Confirmation], run_url: str) ->
 
 
 DONE = b"data: [DONE]\n\n"
-"""The last event of a stream."""
 _CHUNK = "chat.completion.chunk"
 
 

@@ -97,7 +97,6 @@ class StartedRun:
 
     run: OwnedRun
     pages: str
-    """Base address of its pages, for people."""
     is_waiting: bool = False
     """Whether it is an earlier run of the conversation, which waits for a decision."""
     after: int = 0
@@ -105,7 +104,6 @@ class StartedRun:
     ignored: tuple[str, ...] = ()
     """Fields of the request that have no effect, although the client may expect one."""
     agent: str = ""
-    """The agent, if it is known before the run starts."""
 
     @property
     def answer_id(self) -> str:

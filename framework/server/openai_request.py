@@ -47,7 +47,6 @@ class _Body(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Nucleus sampling."""
     user: str | None = None
-    """The user of the run, unless the key has one."""
     metadata: Annotated[dict[_Key, _Value], Field(max_length=_MAX_METADATA)] | None = None
     """Stored with the run, for tools and lists."""
     tools: Any = None
@@ -102,7 +101,6 @@ class ResponseBody(_Body):
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
     """The user's message, or the conversation."""
     instructions: str | None = None
-    """The caller's own instructions, which follow those of the agent."""
     max_output_tokens: _Tokens | None = None
     """Can lower the agent's limit of an answer."""
     text: dict[str, Any] | None = None
@@ -139,7 +137,6 @@ class ClientRequest:
     model: str
     """Name of an agent, or `auto`."""
     message: UserMessage
-    """The last message."""
     history: tuple[dict[str, Any], ...]
     """The messages before it, as JSON data in agentsd's format."""
     options: RunOptions
@@ -149,7 +146,6 @@ class ClientRequest:
     metadata: Mapping[str, str] | None = None
     """The client's own data."""
     stream: bool = False
-    """Whether the client wants server-sent events."""
     include_usage: bool = False
     """Whether it wants a last chunk with the number of tokens."""
     function: str = ""
@@ -161,7 +157,6 @@ class ClientRequest:
     tools: tuple[Mapping[str, Any], ...] = ()
     """The client's functions that the model may call."""
     is_call_required: bool = False
-    """Whether the model must call one of them."""
     messages: tuple[Message, ...] = ()
     """The conversation as the client sent it, without system messages."""
     results: Mapping[str, str] = field(default_factory=dict)

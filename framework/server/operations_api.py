@@ -223,7 +223,6 @@ async def _stream(feed: ConfigFeed, number: int) -> AsyncGenerator[bytes]:
 
 
 MAX_STEPS = 1000
-"""Number of steps in one report."""
 _DAY = 86_400.0
 _DEFAULT_SECONDS = 30 * _DAY
 _FIRST, _LAST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection  # of the extra `serve`; `agentsd acp` works without it
 
 _PROGRESS_CHARS = 200
-"""Length limit of a line about an event."""
 _VALUE_CHARS = 2000
 """Characters of an argument that a question shows."""
 _CONSOLE = "/#"

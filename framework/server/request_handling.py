@@ -148,7 +148,6 @@ def _header(message: Message, name: bytes) -> bytes:
 
 T = TypeVar("T")
 MAX_PAGE = 100
-"""Number of entries in one page of a list."""
 _CURSOR = "`next` of the previous page. Default: the first page."
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries.")]
 OptionalSize = Annotated[int | None, Query(ge=1, description="Maximum number of entries. Default: all.")]
@@ -217,7 +216,6 @@ class ServerState:
 
     service: RunService
     identify: Identify
-    """The access check."""
     feed: ConfigFeed = field(default_factory=ConfigFeed)
     """The configuration events. Once it is closed, the server is stopping."""
     scrape: Scrape | None = None
@@ -491,7 +489,6 @@ _MAX_KEPT_BYTES = 256 * 1024
 @dataclass(frozen=True, slots=True)
 class _Kept:
     digest: str
-    """Digest of the request."""
     at: float
     response: asyncio.Future[Response]
 

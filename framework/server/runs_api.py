@@ -69,7 +69,6 @@ from framework.types.strict_json import content_digest
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
 MAX_COMMENT_CHARS = 4000
 MAX_DECISIONS = 100
-"""Number of decisions in one request."""
 _RULES: JsonDict = {
     "anyOf": [
         {"required": ["message"], "properties": {"message": {"type": "string"}}},
