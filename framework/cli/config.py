@@ -62,22 +62,16 @@ class Remote:
         plain = next((key for key in server.api_keys if isinstance(key, SecretStr)), None)  # of others, only the hash
         return cls(server_url(server.host, server.port), shown or plain)
 
-    def get(self, path: str, reply: type[T]) -> T:
-        """Send a GET request, and validate the response.
+    def request(self, path: str, reply: type[T], body: dict[str, Any] | None = None) -> T:
+        """Send a GET request, or with a body a POST request, and validate the response.
 
         Raises:
             NoServer: no agentsd server answers, or it fails.
             RequestError: the server rejects the request.
         """
-        return self._request("GET", path, reply)
-
-    def post(self, path: str, reply: type[T], body: dict[str, Any]) -> T:
-        """Send a POST request, and validate the response; raises the same errors as `get`."""
-        return self._request("POST", path, reply, body)
-
-    def _request(self, method: str, path: str, reply: type[T], body: dict[str, Any] | None = None) -> T:
         import httpx2
 
+        method = "GET" if body is None else "POST"
         headers = {"authorization": f"Bearer {self.key.get_secret_value()}"} if self.key else {}
         try:
             # No proxy and no .netrc: the key must only reach the named server.
@@ -180,7 +174,7 @@ def _server_options(function: C) -> C:
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def history(url: str | None, key: str | None, project: str, as_json: bool) -> int:
     """Show the generations that a running server keeps, the live one (*) first."""
-    found = Remote.of(url, key, project).get("/agent/config/history", ConfigHistory)
+    found = Remote.of(url, key, project).request("/agent/config/history", ConfigHistory)
     if as_json:
         print_json(found.model_dump(mode="json", exclude_none=True))
     else:
@@ -194,7 +188,7 @@ def history(url: str | None, key: str | None, project: str, as_json: bool) -> in
 @click.option("--json", "as_json", is_flag=True, help="Print the new live configuration as JSON.")
 def rollback(generation: int, url: str | None, key: str | None, project: str, as_json: bool) -> int:
     """Make GENERATION of a running server live again, as a new one. It stays live until the files change again."""
-    live = Remote.of(url, key, project).post("/agent/config/rollback", LiveConfig, {"generation": generation})
+    live = Remote.of(url, key, project).request("/agent/config/rollback", LiveConfig, {"generation": generation})
     if as_json:
         print_json(live.model_dump(mode="json", exclude_none=True))
         return 0

@@ -326,9 +326,9 @@ def expected_digest(if_match: str | None, if_none_match: str | None) -> str | No
     """
     if if_match is not None and if_none_match is not None:
         raise RequestError("If-Match and If-None-Match exclude each other: send one of them", param="if-match")
+    if if_none_match is not None and if_none_match.strip() != "*":
+        raise RequestError("If-None-Match accepts only *, which creates the file", param="if-none-match")
     if if_none_match is not None:
-        if if_none_match.strip() != "*":
-            raise RequestError("If-None-Match accepts only *, which creates the file", param="if-none-match")
         return None
     if if_match is None:
         raise PreconditionRequired(

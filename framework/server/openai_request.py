@@ -6,7 +6,7 @@ import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Annotated, Any, TypeVar
 
@@ -131,14 +131,27 @@ _CONTINUE: Mapping[str, Any] = {"role": "user", "content": "Continue."}
 
 
 @dataclass(frozen=True, slots=True)
-class ClientRequest:
+class _Conversation:
+    """The messages of a request."""
+
+    instructions: str
+    """The text of all system messages."""
+    message: UserMessage
+    """The last message, or one that asks to continue."""
+    history: tuple[dict[str, Any], ...] = ()
+    """The messages before it, as JSON data in agentsd's format."""
+    messages: tuple[Message, ...] = ()
+    """All messages as they were sent, without system messages."""
+    results: Mapping[str, str] = field(default_factory=dict)
+    """Results of calls at the end, by the id of the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest(_Conversation):
     """A request of either API."""
 
     model: str
     """Name of an agent, or `auto`."""
-    message: UserMessage
-    history: tuple[dict[str, Any], ...]
-    """The messages before it, as JSON data in agentsd's format."""
     options: RunOptions
     """Instructions, schema and sampling settings."""
     user: str | None = None
@@ -157,10 +170,6 @@ class ClientRequest:
     tools: tuple[Mapping[str, Any], ...] = ()
     """The client's functions that the model may call."""
     is_call_required: bool = False
-    messages: tuple[Message, ...] = ()
-    """The conversation as the client sent it, without system messages."""
-    results: Mapping[str, str] = field(default_factory=dict)
-    """Results of calls at the end of the conversation, by the id of the call."""
     previous: str | None = None
     """Id of the response that the request continues; `messages` do not contain what precedes it."""
     is_stored: bool = False
@@ -234,8 +243,6 @@ def _request(
         options["instructions"] = conversation.instructions
     return ClientRequest(
         model=body.model,
-        message=conversation.message,
-        history=conversation.history,
         options=options,
         user=body.user,
         metadata=body.metadata,
@@ -246,8 +253,7 @@ def _request(
         ends_with_result=bool(conversation.results),
         tools=() if function or body.tool_choice == "none" else tuple(_functions(body)),
         is_call_required=body.tool_choice == "required" and not function,
-        messages=conversation.messages,
-        results=conversation.results,
+        **{one.name: getattr(conversation, one.name) for one in fields(conversation)},
         previous=body.previous_response_id if isinstance(body, ResponseBody) else None,
         is_stored=bool(body.store),
     )
@@ -342,22 +348,6 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 # --- messages
-
-
-@dataclass(frozen=True, slots=True)
-class _Conversation:
-    """The messages of a request."""
-
-    instructions: str
-    """The text of all system messages."""
-    message: UserMessage
-    """The last message, or one that asks to continue."""
-    history: tuple[dict[str, Any], ...] = ()
-    """The messages before it."""
-    messages: tuple[Message, ...] = ()
-    """All messages as they were sent, without system messages."""
-    results: Mapping[str, str] = field(default_factory=dict)
-    """Results of calls at the end, by the id of the call."""
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]], field_name: str) -> _Conversation:

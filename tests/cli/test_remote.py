@@ -104,7 +104,7 @@ def test_the_server_and_its_key_come_from_the_settings(tmp_path: Path) -> None:
         write(tmp_path / "keyless", {"agentsd.yaml": settings(server.port)})
 
         def ask(url: str | None, key: str | None, project: str) -> int:
-            return len(Remote.of(url, key, project).get("/agent/config/history", ConfigHistory).generations)
+            return len(Remote.of(url, key, project).request("/agent/config/history", ConfigHistory).generations)
 
         assert ask(None, None, other) == ask(None, KEY, keyless) == ask(server.url + "/", KEY, "nowhere") == 1
         for url, key, project, message in (
@@ -152,7 +152,7 @@ def test_without_a_server_the_error_shows_how_to_start_one(tmp_path: Path) -> No
 def test_another_server_is_an_error(page: bytes) -> None:
     with other_server({"/agent/config/history": page}) as url:
         with pytest.raises(NoServer) as caught:
-            Remote.of(url, None, ".").get("/agent/config/history", ConfigHistory)
+            Remote.of(url, None, ".").request("/agent/config/history", ConfigHistory)
         assert str(caught.value).startswith(f"{url} is not an agentsd server: ")
     assert "\x1b" not in str(caught.value)
 
