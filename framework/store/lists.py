@@ -359,7 +359,5 @@ def _decided_call(event: Mapping[str, Any], row: Any) -> DecidedCall:
         tool=event["tool"],
         arguments=event["arguments"],
         decision="expired" if is_expired else decision["type"],
-        edited=decision.get("arguments"),
         by=row.decided_by,
-        run_id=row.run_id,
     )

@@ -429,10 +429,7 @@ class DecidedCall:
     arguments: Mapping[str, Any]
     """The arguments that were asked about."""
     decision: Literal["approve", "edit", "reject", "respond", "expired"]
-    edited: Mapping[str, Any] | None
-    """The arguments that the person approved instead."""
     by: str | None
-    run_id: str
 
 
 @dataclass(frozen=True, slots=True)

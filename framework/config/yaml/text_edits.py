@@ -19,8 +19,6 @@ from framework.types.spec import AgentSpec, Rule
 _Edit = tuple[int, int, str]
 """Start, end and new text."""
 _RENAMED = {path[0]: key for key, path in TOP_LEVEL.items() if len(path) == 1 and key in ("agents", "mode", "mcp")}
-_PLAIN = re.compile(r"[\w./-]+(?: [\w./-]+)*")
-"""A text that needs no quotes within a mapping, if YAML does not read it as another type."""
 
 
 def rewrite_agent(path: str, source: bytes, *, with_tools: bool = True) -> bytes:
@@ -178,7 +176,7 @@ def _limits(file: _File) -> Iterator[_Edit]:
             pairs = ", ".join(f"{limits[name]}: {file.of(inner[name][1])}" for name in limits)
             yield start, end, file.newline.join([*above, *([f"limits: {{{pairs}}}"] if limits else [])])
         return
-    spans = [file.lines(inner[name][0], _last(inner[name][1])) for name in moved]
+    spans = [file.lines(inner[name][0], _end(inner[name][1])) for name in moved]
     if not all(spans) or (not limits and "#" in file.text[start : section.start_mark.index]):
         return  # a comment would lose its place
     comments = [file.comments_above(span[0]) for span in spans if span]
@@ -198,9 +196,12 @@ def _moved_value(file: _File, value: Node) -> str:
     return f"{{{', '.join(pairs)}}}" if keys else file.of(value)
 
 
-def _last(node: Node) -> Node:
-    """Return the last value within a node: the end of a block is after the comments below it."""
-    return node if _is_flow(node) or not isinstance(node, MappingNode) else _last(node.value[-1][1])
+def _end(node: Node) -> Node:
+    """Return the last scalar or flow collection in a node: the end of a block is after the comments below it."""
+    if not isinstance(node, MappingNode | SequenceNode) or node.flow_style or not node.value:
+        return node
+    last = node.value[-1]
+    return _end(last[1] if isinstance(node, MappingNode) else last)
 
 
 def _is_flow(node: Node) -> bool:
@@ -222,7 +223,7 @@ def _budgets(file: _File) -> Iterator[_Edit]:
         if _is_flow(own):
             yield own.end_mark.index - 1, own.end_mark.index - 1, f"{', ' if own.value else ''}budgets: {shown}"
         else:
-            indent, at = " " * own.value[0][0].start_mark.column, file.text.find("\n", _last(own).end_mark.index) + 1
+            indent, at = " " * own.value[0][0].start_mark.column, file.text.find("\n", _end(own).end_mark.index) + 1
             if not at:
                 return
             yield at, at, f"{indent}budgets: {shown}{file.newline}"
@@ -318,23 +319,15 @@ def _expected(spec: AgentSpec, edits: Sequence[RuleEdit]) -> AgentSpec:
 
 
 def _values(node: Node | None) -> dict[str, Node]:
-    return {key.value: value for key, value in node.value} if isinstance(node, MappingNode) else {}
+    return {} if node is None else {key: value for key, (_, value) in _entries(node).items()}
 
 
-def _end(node: Node) -> Node:
-    """Return the last scalar or flow collection in a node: the end of a block is after the comments below it."""
-    if not isinstance(node, MappingNode | SequenceNode) or node.flow_style or not node.value:
-        return node
-    last = node.value[-1]
-    return _end(last[1] if isinstance(node, MappingNode) else last)
-
-
-class _Rules:
-    """The text of a file, and its mapping of rules."""
+class _Rules(_File):
+    """The text of a file, with the nodes of its rules."""
 
     def __init__(self, text: str, section: MappingNode) -> None:
-        self._text, self._section, self._lists = text, section, _values(section)
-        self._newline = "\r\n" if "\r\n" in text else "\n"
+        super().__init__(text, section)
+        self._section, self._lists = section, _values(section)
 
     def edits(self, edits: Sequence[RuleEdit]) -> Iterator[_Edit]:
         """Yield the edits of the text; raises NotEditable."""
@@ -382,7 +375,7 @@ class _Rules:
     def _first_key(self, node: MappingNode, text: str) -> _Edit:
         """Return the edit that writes an entry before the first one of a mapping."""
         mark = node.value[0][0].start_mark
-        after = ", " if node.flow_style else f"{self._newline}{' ' * mark.column}"
+        after = ", " if node.flow_style else f"{self.newline}{' ' * mark.column}"
         return mark.index, mark.index, f"{text}{after}"
 
     def _after(self, node: MappingNode, value: Node, text: str) -> _Edit:
@@ -390,9 +383,9 @@ class _Rules:
         end = value.end_mark.index
         if node.flow_style:
             return end, end, f", {text}"
-        line = self._text.find("\n", end)
-        at = len(self._text) if line < 0 else line - (self._text[line - 1] == "\r")
-        return at, at, f"{self._newline}{' ' * node.value[0][0].start_mark.column}{text}"
+        line = self.text.find("\n", end)
+        at = len(self.text) if line < 0 else line - (self.text[line - 1] == "\r")
+        return at, at, f"{self.newline}{' ' * node.value[0][0].start_mark.column}{text}"
 
     def _appended(self, key: str, texts: Sequence[str]) -> _Edit:
         """Return the edit that adds items to a list of rules, or the list."""
@@ -411,7 +404,7 @@ class _Rules:
         end = _end(item).end_mark.index
         if node.flow_style:
             return end, end, "".join(f", {text}" for text in texts)
-        line = self._text.find("\n", end)
-        at, indent = (len(self._text) if line < 0 else line + 1), " " * node.start_mark.column
-        lines = "".join(f"{indent}- {text}{self._newline}" for text in texts)
-        return (at, at, f"{self._newline}{lines}") if line < 0 else (at, at, lines)
+        line = self.text.find("\n", end)
+        at, indent = (len(self.text) if line < 0 else line + 1), " " * node.start_mark.column
+        lines = "".join(f"{indent}- {text}{self.newline}" for text in texts)
+        return (at, at, f"{self.newline}{lines}") if line < 0 else (at, at, lines)

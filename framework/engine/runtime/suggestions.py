@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import unified_diff
 from fnmatch import fnmatchcase
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +40,8 @@ _MAX_VALUES = 50
 """Number of different values of an argument up to which each is tried as a condition."""
 _MAX_CHARS = 80
 _SEPARATORS = "/.:-_@#"
-_COMPARED = (">", "<")
+_OTHERS = ("edit", "reject", "respond")
+"""Decisions that are no approval of the call as it was."""
 
 CallValues = Mapping[str, Any]
 Outside = Mapping[str, tuple[str, ...]]
@@ -138,17 +140,14 @@ class _Asked:
     def count(self, *decisions: str) -> int:
         return sum(call.decision in decisions for call in self.calls)
 
-    def people(self, decision: str) -> int:
-        return len({call.by for call in self.calls if call.decision == decision})
-
 
 def suggest(
     agent: Agent, generation: Generation, decided: DecidedCalls, everyone: DecidedCalls, base: Path
 ) -> Suggested:
-    """Return what past decisions suggest for an agent.
+    """Return what past decisions suggest for an agent, which is live or was read from the files.
 
     Args:
-        agent: the agent, which is live or was read from the files.
+        agent: the agent.
         generation: its generation.
         decided: the calls to count and to learn from.
         everyone: the same of all tenants and users: nothing is proposed that any of them rejected.
@@ -246,72 +245,53 @@ def _by_rule(agent: Agent, calls: Iterable[DecidedCall], base: Path) -> list[_As
 
 
 def _proposal(agent: Agent, asked: _Asked, judge: _Judge) -> tuple[Suggestion | None, RuleEdit | None]:
-    approved, others = asked.count("approve"), asked.count("edit", "reject", "respond")
+    approved, others = asked.count("approve"), asked.count(*_OTHERS)
     if asked.count("reject") == len(asked.calls) - asked.count("expired") >= AT_LEAST:
         rule = asked.rule.model_copy(update={"tool": asked.tool.name})
-        edit = RuleEdit(deny=(rule,))
-        return _described(agent, asked, "deny", asked.count("reject"), {}, (rule,)), edit
+        about: dict[str, Any] = {"covers": others, "becomes": (rule_text(rule),)}
+        return _suggestion(agent, asked, "deny", "would have denied all of them", **about), RuleEdit(deny=(rule,))
     if approved < AT_LEAST:
         return None, None
-    if reason := _obstacle(agent, asked):
-        return (_kept(agent, asked, reason) if approved > others else None), None
-    region = find_region(
-        asked.tool,
-        asked.rule,
-        [call.arguments for call in asked.calls if call.decision == "approve"],
-        judge.closed(asked.tool.name),
-    )
+    reason, region = _obstacle(agent, asked), None
+    if reason is None:
+        made = [call.arguments for call in asked.calls if call.decision == "approve"]
+        region = find_region(asked.tool, asked.rule, made, judge.closed(asked.tool.name))
     if region is None:
-        return (_kept(agent, asked, "values") if approved > others else None), None
+        return (_kept(agent, asked, reason or "values") if approved > others else None), None
     rules = narrowed(asked.rule, region.outside)
     allow = () if agent.toolset.rules_for(asked.tool.name).allow else (asked.tool.name,)
-    edit = RuleEdit(index=asked.index, rules=rules, allow=allow)
-    return _described(agent, asked, "narrow", region.calls, region.inside, rules), edit
+    about = {"covers": region.calls, "when": dict(region.inside), "becomes": tuple(map(rule_text, rules))}
+    outcome = f"would have allowed {region.calls} of them, and nothing that was rejected"
+    found = _suggestion(agent, asked, "narrow", outcome, **about)
+    return found, RuleEdit(index=asked.index, rules=rules, allow=allow)
 
 
 def _obstacle(agent: Agent, asked: _Asked) -> Obstacle | None:
     """Return why narrowing a rule is not proposed; None if it may be."""
-    tool, ceiling = asked.tool, agent.spec.runtime_policy.risk_level
+    tool, limits, rules = asked.tool, agent.spec.runtime_policy, agent.spec.skill_policy
+    risk, threshold = RISKS.index(tool.risk), limits.confirm.from_
     if is_glob(asked.rule.tool):
         return "pattern"
     if tool.confirm:
         return "tool"
-    if RISKS.index(tool.risk) > RISKS.index(ceiling) and tool.name not in agent.spec.skill_policy.any_risk:
+    if risk > RISKS.index(limits.risk_level) and tool.name not in rules.any_risk:
         return "max_risk"
-    if _asks_by_risk(agent, tool):
+    if threshold != "never" and risk >= RISKS.index(threshold):
         return "risk"
-    later = agent.spec.skill_policy.ask[asked.index + 1 :]
+    later = rules.ask[asked.index + 1 :]
     return "later" if any(fnmatchcase(tool.name, rule.tool) and not rule.when for rule in later) else None
 
 
-def _asks_by_risk(agent: Agent, tool: Tool) -> bool:
-    threshold = agent.spec.runtime_policy.confirm.from_
-    return threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold)
-
-
-def _described(
-    agent: Agent,
-    asked: _Asked,
-    kind: Literal["narrow", "deny"],
-    covers: int,
-    inside: Mapping[str, str],
-    rules: Sequence[Rule],
+def _suggestion(
+    agent: Agent, asked: _Asked, kind: Literal["narrow", "deny", "kept"], outcome: str, **about: Any
 ) -> Suggestion:
-    approved, others = asked.count("approve"), asked.count("edit", "reject", "respond")
-    expired, total = asked.count("expired"), len(asked.calls)
-    people = asked.people("approve" if kind == "narrow" else "reject")
-    by = f"by {people} {'person' if people == 1 else 'people'}"
-    if kind == "deny":
-        summary = f"asked {total}, rejected {covers} {by}; would have denied all of them"
-    else:
-        others_text = f", rejected or changed {others}" if others else ""
-        others_text += f", expired {expired}" if expired else ""
-        allowed = (
-            f"would have allowed {covers} of them"
-            if covers < approved or others or expired
-            else "would have allowed them"
-        )
-        summary = f"asked {total}, approved {approved} {by}{others_text}; {allowed}, and nothing that was rejected"
+    """Return a suggestion with what was decided, and with its outcome."""
+    approved, others, expired = asked.count("approve"), asked.count(*_OTHERS), asked.count("expired")
+    people = len({call.by for call in asked.calls if call.decision == ("reject" if kind == "deny" else "approve")})
+    made = f"rejected {others}" if kind == "deny" else f"approved {approved}"
+    parts = [f"asked {len(asked.calls)}", f"{made} by {people} {'person' if people == 1 else 'people'}"]
+    parts += [f"rejected or changed {others}"] if others and kind != "deny" else []
+    parts += [f"expired {expired}"] if expired else []
     return Suggestion(
         kind=kind,
         agent=agent.name,
@@ -319,24 +299,21 @@ def _described(
         place=agent.place("skill_policy", "ask", asked.index),
         rule=rule_text(asked.rule),
         tool=asked.tool.name,
-        asked=total,
+        asked=len(asked.calls),
         approved=approved,
         rejected=others,
         expired=expired,
         people=people,
-        covers=covers,
-        when=dict(inside),
-        becomes=tuple(map(rule_text, rules)),
-        summary=summary,
+        summary=f"{', '.join(parts)}; {outcome}",
+        **about,
     )
 
 
 def _kept(agent: Agent, asked: _Asked, obstacle: Obstacle, detail: str = "") -> Suggestion:
-    base, limits = _described(agent, asked, "narrow", 0, {}, ()), agent.spec.runtime_policy
-    about = {"rule": asked.rule.tool, "tool": asked.tool.name, "risk": asked.tool.risk, "detail": detail}
+    limits, tool = agent.spec.runtime_policy, asked.tool
+    about = {"rule": asked.rule.tool, "tool": tool.name, "risk": tool.risk, "detail": detail}
     reason = _OBSTACLES[obstacle].format(**about, ceiling=limits.risk_level, threshold=limits.confirm.from_)
-    summary = f"{base.summary.partition(';')[0]}; no rule is proposed: {reason}"
-    return base.model_copy(update={"kind": "kept", "obstacle": obstacle, "summary": summary})
+    return _suggestion(agent, asked, "kept", f"no rule is proposed: {reason}", obstacle=obstacle)
 
 
 def _unused(agent: Agent, calls: Iterable[DecidedCall], decided: DecidedCalls, base: Path) -> Iterator[Suggestion]:
@@ -344,27 +321,27 @@ def _unused(agent: Agent, calls: Iterable[DecidedCall], decided: DecidedCalls, b
 
     A tool that a rule denies without conditions is not offered to the model, so no call of it says anything.
     """
-    policy, folder = agent.spec.skill_policy, BaseFolder(base)
+    policy, folder, tools = agent.spec.skill_policy, BaseFolder(base), agent.toolset.tools
     asked = [(call.tool, call.arguments) for call in calls]
-    asked += [(tool, arguments) for name, tool, arguments in decided.asked if name == agent.name]
-    texts = [text for _, text in decided.denied]
-    for index, rule in enumerate(policy.ask):
-        pairs = (
-            (agent.toolset.tools.get(name), arguments) for name, arguments in asked if fnmatchcase(name, rule.tool)
-        )
-        if not any(
-            tool and rule_matches(rule, tool.with_defaults(arguments), tool, folder) for tool, arguments in pairs
-        ):
-            yield _unmet(agent, "ask", index, rule)
+    asked += [(tool, arguments) for name, tool, arguments in decided.asked if name == agent.name and tool in tools]
+
+    def is_met(rule: Rule) -> bool:
+        matching = ((tools[name], arguments) for name, arguments in asked if fnmatchcase(name, rule.tool))
+        return any(rule_matches(rule, tool.with_defaults(given), tool, folder) for tool, given in matching)
+
+    unmet = [("ask", index, rule) for index, rule in enumerate(policy.ask) if not is_met(rule)]
     for index, rule in enumerate(policy.deny):
-        if rule.when and not any(f"deny {rule.tool} (" in text for text in texts):
-            yield _unmet(agent, "deny", index, rule)
-
-
-def _unmet(agent: Agent, kind: str, index: int, rule: Rule) -> Suggestion:
-    place = agent.place("skill_policy", kind, index)
-    text = f"no call matched this {kind} rule"
-    return Suggestion(kind="unused", agent=agent.name, path=agent.path, place=place, rule=rule_text(rule), summary=text)
+        if rule.when and not any(f"deny {rule.tool} (" in text for _, text in decided.denied):
+            unmet.append(("deny", index, rule))
+    for kind, index, rule in unmet:
+        yield Suggestion(
+            kind="unused",
+            agent=agent.name,
+            path=agent.path,
+            place=agent.place("skill_policy", kind, index),
+            rule=rule_text(rule),
+            summary=f"no call matched this {kind} rule",
+        )
 
 
 def rule_text(rule: Rule) -> str:
@@ -380,11 +357,8 @@ def rule_text(rule: Rule) -> str:
 def find_region(tool: Tool, rule: Rule, approved: Sequence[CallValues], others: Sequence[CallValues]) -> Region | None:
     """Return the largest region of approved calls without any other call; None if it is too small, or there is none.
 
-    Args:
-        tool: its required arguments may have conditions: a call without an argument meets none, so it would be allowed.
-        rule: the rule that asked. Its own conditions are narrowed, never dropped.
-        approved: arguments of the approved calls.
-        others: arguments of the calls that were not approved as they were.
+    Only required arguments may have conditions: a call without an argument meets none, so it would be allowed. The
+    conditions of the rule that asked are narrowed, never dropped.
     """
     names = [*_plain_arguments(tool, approved)]
     best: Region | None = None
@@ -481,15 +455,11 @@ def _condition(tool: Tool, name: str, rule: Rule, values: Sequence[Any]) -> tupl
     if len({*values}) == 1:
         text = yaml_text(values[0])
         return ((f"!= {text}",), text) if _is_literal(text) else None
-    prefix = _common_start(min(values), max(values)) if isinstance(values[0], str) else ""
+    prefix = commonprefix([*values]) if isinstance(values[0], str) else ""  # noqa: RUF071 - of characters
     end = max(map(prefix.rfind, _SEPARATORS)) + 1
     text = prefix[:end]
     is_safe = "/" not in text or location_kind(tool, name) is not None
     return ((f"!= {text}*",), f"{text}…") if end > 1 and is_safe and _is_literal(text) else None
-
-
-def _common_start(one: str, other: str) -> str:
-    return one[: next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))]
 
 
 def _range(own: object, low: float, high: float) -> tuple[tuple[str, ...], str] | None:

@@ -93,7 +93,7 @@ def project(root: Path, rules: str = BLOCK) -> Path:
 def call(decision: str, by: str | None = "ann", tool: str = "shop.refund", **arguments: Any) -> DecidedCall:
     values = {"amount": 5.0, "currency": "EUR", "path": "reports/a.txt"} | arguments
     values = values if tool == "shop.refund" else arguments
-    return DecidedCall("clerk", tool, values, decision, {} if decision == "edit" else None, by, "run_1")  # type: ignore[arg-type]
+    return DecidedCall("clerk", tool, values, decision, by)  # type: ignore[arg-type]
 
 
 def read(root: Path) -> tuple[Agent, Generation, Path]:
