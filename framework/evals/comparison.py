@@ -248,14 +248,8 @@ async def run_pairs(
 ) -> AsyncIterator[Pair]:
     """Run cases on both versions, by turns, so that a provider that changes meanwhile affects both alike.
 
-    Cases whose agent exists in none of the versions, or in the new one only, are left out: they have no other side.
-
-    Args:
-        runner: runs the cases.
-        cases: the cases of the new version.
-        before: the old version.
-        after: the new version.
-        repeat: attempts per case, instead of the number that the case says.
+    The cases are those of the new version. Those whose agent the old one lacks are left out: they have no other side.
+    `repeat` is the number of attempts per case, instead of the one that the case says.
     """
     for placed in cases:
         if placed.agent not in before.agents:

@@ -22,7 +22,6 @@ from framework.types.state import (
     Reject,
     Respond,
     RunState,
-    is_about_step,
     subject_of,
 )
 from framework.types.text import one_line
@@ -60,9 +59,7 @@ def export_case(record: RunState, events: Sequence[Mapping[str, Any]], rating: R
     case["model"] = script
     if results := _results(record):
         case["results"] = results
-    confirmation_ids = {event["id"] for event in events if event["event"] == "confirm_required"}
-    decisions_made = {key: decision for key, decision in record.decisions.items() if key in confirmation_ids}
-    if decisions := dict(_decisions(record, decisions_made, numbers)):
+    if decisions := _decisions(record, events, numbers):
         case["decisions"] = decisions
     case["expect"] = _expected(record, events)
     return case
@@ -133,40 +130,20 @@ def _result(result: ToolResult) -> Any:
     return result.output if isinstance(result.output, str) else json.dumps(result.output, ensure_ascii=False)
 
 
-def _decisions(
-    record: RunState, decisions_made: Mapping[str, Decision], numbers: Mapping[str, str]
-) -> Iterator[tuple[str, Any]]:
-    """Yield decisions by tool if all decisions on it are equal, else by the call's id in the script."""
-    decisions: dict[str, dict[str, Any]] = {}
-    for key, call in _calls(record):
-        for confirmation_id, decision in decisions_made.items():
-            if confirmation_id == key or confirmation_id.startswith((f"{key}~", f"{key}?")):
-                number = numbers.get(key, key) + confirmation_id.removeprefix(key)
-                decisions.setdefault(call.call.tool, {})[number] = _decision(decision)
-    plans = {
-        confirmation_id: _decision(decision)
-        for confirmation_id, decision in decisions_made.items()
-        if "plan-" in confirmation_id
-    }
-    called = {call.call.id for _, call in _calls(record)}
-    if plans := {
-        confirmation_id: one
-        for confirmation_id, one in plans.items()
-        if confirmation_id.rpartition("/")[2] not in called
-    }:
-        decisions["plan"] = plans
-    if steps := {
-        confirmation_id: _decision(one)
-        for confirmation_id, one in decisions_made.items()
-        if is_about_step(confirmation_id)
-    }:
-        decisions["step"] = steps
-    for tool, own in decisions.items():
-        values = list(own.values())
-        if all(value == values[0] for value in values):
-            yield tool, values[0]
-        else:
-            yield from own.items()
+def _decisions(record: RunState, events: Sequence[Mapping[str, Any]], numbers: Mapping[str, str]) -> dict[str, Any]:
+    """Return decisions by subject if all decisions on it are equal, else by the id of the call in the script."""
+    by_subject: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event["event"] == "confirm_required" and (decision := record.decisions.get(event["id"])) is not None:
+            asked = event["id"]
+            call = next((key for key in numbers if asked == key or asked.startswith((f"{key}~", f"{key}?"))), "")
+            number = numbers[call] + asked.removeprefix(call) if call else asked
+            by_subject.setdefault(subject_of(event["kind"], event["tool"]), {})[number] = _decision(decision)
+    found: dict[str, Any] = {}
+    for subject, own in by_subject.items():
+        values = [*own.values()]
+        found |= {subject: values[0]} if all(value == values[0] for value in values) else own
+    return found
 
 
 def _decision(decision: Decision) -> Any:

@@ -282,11 +282,7 @@ class StubTool(Tool):
 def sandboxed(generation: Generation, agent: str, model: str, results: Mapping[str, Answers]) -> Generation:
     """Return the generation for a case: an agent and its sub-agents, on one model, with stubs for unsafe tools.
 
-    Args:
-        generation: the generation with the agents; it is not changed.
-        agent: name of the agent under test.
-        model: name of the model that all agents use.
-        results: answers of stubs, by tool name.
+    `results` has the answers of stubs, by tool. The given generation is not changed.
     """
     tools = {name: stub_unless_safe(tool, results.get(name)) for name, tool in generation.tools.items()}
     agents = {
@@ -429,14 +425,8 @@ async def assess(
 ) -> Attempt:
     """Check what was observed, and ask the judge about the last answer, if one is expected to approve of it.
 
-    Args:
-        expect: what is expected.
-        evidence: what was observed.
-        question: the messages of the user.
-        agent: the agent that answered.
-        generation: has the settings, with the models' aliases.
-        launch: opens a runtime for the judge.
-        models: clients of models by name.
+    `question` has the messages of the user. The generation has the settings with the models' aliases; the judge runs in
+    a runtime of its own.
     """
     found, judged, unknown = [*checks(expect, evidence)], None, ""
     if expect.judge is not None:
@@ -527,15 +517,7 @@ def _model_failure(result: RunResult | None) -> str:
 def case_result(
     placed: PlacedCase, attempts: Sequence[Attempt], digest: str, source: Literal["test", "gate"], model: str | None
 ) -> CaseResult:
-    """Return the result of all attempts at a case as a store keeps it.
-
-    Args:
-        placed: the case.
-        attempts: all attempts at it.
-        digest: that of the generation that was tested.
-        source: what tested it.
-        model: the real model that was called, if one was.
-    """
+    """Return the result of all attempts at a case as a store keeps it. `model` is the real one, if one was called."""
     return _result(placed.agent, attempts, digest, name=placed.case.name, source=source, model=model)
 
 
@@ -565,10 +547,7 @@ async def case_problems(
 ) -> tuple[Problem, ...]:
     """Run all cases of a candidate. Return the invalid case files and the cases that failed.
 
-    Args:
-        candidate: the version to test.
-        launch: opens a runtime on it.
-        keep: is called with the result of each case.
+    `keep` is called with the result of each case.
     """
     bench, suite = CaseRunner(launch, judges=False), read_suite(candidate)
     problems = list(suite.errors)

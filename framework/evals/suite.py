@@ -182,14 +182,7 @@ def _placed(case: Case, file: CaseFile, path: str, document: Document, index: in
 
 
 def _read_data(path: str, source: bytes, file: CaseFile, named_by: str) -> tuple[list[PlacedCase], list[Problem]]:
-    """Read a file of data: the cases of its valid lines, and the problems of the others.
-
-    Args:
-        path: its path.
-        source: its content.
-        file: the case file that names it.
-        named_by: the path of that file.
-    """
+    """Read a file of data, which the case file at `named_by` names: its cases, and the problems of invalid lines."""
     valid: list[Case] = []
     places: list[int] = []
     problems: list[Problem] = []
@@ -451,14 +444,7 @@ async def judge_answer(
 ) -> Judged:
     """Ask the model of a judge for its votes, one after the other. A failure is a vote that is `unsure`.
 
-    Args:
-        judge: the rubric, the model and the number of votes.
-        question: the messages of the user.
-        answer: the answer to judge.
-        generation: has the settings, with the models' aliases.
-        agent: the agent that answered, for what compiling needs.
-        launch: opens a runtime.
-        models: clients of models by name.
+    `question` has the messages of the user. The judge is compiled next to `agent`, the one that answered.
     """
     data = {"rubric": judge.rubric, "question": list(question), "answer": shorten(answer, _MAX_ANSWER_CHARS)}
     text = json.dumps(data, ensure_ascii=False)
