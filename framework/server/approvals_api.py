@@ -28,24 +28,12 @@ from framework.server.request_handling import (
     page_of,
     verbatim_response,
 )
-from framework.server.run_service import (
-    count_runs_for,
-    list_runs_for,
-)
+from framework.server.run_service import count_runs_for, list_runs_for
 from framework.server.schemas import Id, RequestModel, ResponseModel
-from framework.store.types import (
-    GrantQuery,
-    RunInfo,
-    RunQuery,
-)
-from framework.types.grant import Grant, GrantScope, Remember, When, Width
+from framework.store.types import GrantQuery, RunInfo, RunQuery
+from framework.types.grant import Grant, GrantFacts, GrantUsage, Remember
 from framework.types.report import Status
-from framework.types.state import (
-    Confirmation,
-    Decision,
-    MadeDecision,
-    RunState,
-)
+from framework.types.state import Confirmation, Decision, MadeDecision, RunState
 
 routes = api_router("runs", MessageRoute)
 
@@ -219,38 +207,14 @@ _MAX_GRANTS = 1000
 GrantState = Literal["active", "expired", "revoked", "void"]
 
 
-class GrantEntry(ResponseModel):
+class GrantEntry(GrantFacts, ResponseModel):
     """An approval that is remembered."""
 
-    id: str
-    agent: str
-    """The agent that may call the tool; a sub-agent after its callers, as in `desk/billing`."""
-    tool: str
     covers: str
     """What it covers in words, such as `orders.refund when amount <= 20`."""
-    width: Width
-    when: When
-    """Conditions on the arguments of a call that must all be met."""
-    arguments: dict[str, Any]
-    """Arguments of the call that was approved."""
-    scope: GrantScope
-    scope_id: str
-    """Id of the run or of the conversation; empty for a user."""
-    tenant: str | None
-    user: str | None
-    at_most: str | None
-    """Number of uses per period, such as `10/day`."""
-    rule: str
-    """The rule that asked, with its `file:line`."""
-    run_id: str
-    """The run in which the call was approved."""
-    by: str | None
-    """Who approved it."""
     created_at: datetime
     expires_at: datetime
     revoked_at: datetime | None
-    revoked_by: str | None
-    uses: int
     last_used_at: datetime | None
     state: GrantState
     """`void`: something that it depends on has changed, see `reason`."""
@@ -283,21 +247,6 @@ class GrantPreviewBody(RequestModel):
     """How its approval would be remembered."""
 
 
-class GrantPreview(ResponseModel):
-    """What a grant would have covered."""
-
-    days: int
-    """Length of the period."""
-    calls: int
-    """Number of calls of the tool that the agent made for the owner of the run."""
-    matched: int
-    """Number of them that the grant would have covered."""
-    rejected: int
-    """Number of those that a person rejected."""
-    is_complete: bool
-    """Whether all runs of the period were read; otherwise the newest 300."""
-
-
 @routes.get("/grants", response_model=GrantList)
 async def list_grants(
     identity: Decider,
@@ -320,13 +269,13 @@ async def list_grants(
     return verbatim_response(GrantList(grants=tuple(GrantEntry.of(one, runtime) for one in found[:limit])))
 
 
-@routes.post("/runs/{run_id}/grant-preview", response_model=GrantPreview, responses=error_responses(404, 413))
+@routes.post("/runs/{run_id}/grant-preview", response_model=GrantUsage, responses=error_responses(404, 413))
 async def preview_grant(identity: Decider, service: ServedRuns, run_id: str, body: GrantPreviewBody) -> Response:
     """Count the calls of the last 30 days that an approval would cover if it were remembered."""
     run, _ = await service.load(identity, run_id)
     owner = {"user": run.user, "tenant": run.tenant}
     usage = await service.runtime.preview_grant(run_id, body.confirmation_id, body.remember, **owner)
-    return verbatim_response(GrantPreview.model_validate(usage))
+    return verbatim_response(usage)
 
 
 @routes.delete("/grants/{grant_id}", response_model=GrantEntry, responses=error_responses(404))

@@ -57,36 +57,6 @@ def select_grants(connection: sa.Connection, query: GrantQuery) -> list[Grant]:
     return found
 
 
-def revoke_grant(connection: sa.Connection, grant_id: str, by: str | None, now: float) -> bool:
-    """Revoke a grant. Return whether there is one with this id; one that was revoked before stays as it is."""
-    is_grant = grants.c.id == grant_id
-    values = {"revoked_at": now, "revoked_by": to_sql_text(by)}
-    connection.execute(sa.update(grants).where(is_grant, grants.c.revoked_at.is_(None)).values(values))
-    return connection.execute(sa.select(grants.c.id).where(is_grant)).one_or_none() is not None
-
-
-def void_grants(connection: sa.Connection, reasons: Mapping[str, str]) -> None:
-    """Make grants void for good, with the reasons, by id."""
-    for grant_id, reason in reasons.items():
-        for grant in select_grants(connection, GrantQuery(id=grant_id)):
-            body = grant.model_copy(update={"void": grant.void or reason}).model_dump_json(exclude={*_STATE})
-            connection.execute(sa.update(grants).where(grants.c.id == grant_id).values(body=to_sql_text(body)))
-
-
-def use_grant(connection: sa.Connection, grant_id: str, rate: CallRate | None, now: float) -> bool:
-    """Count a use of a grant. Return False, and count nothing, if it is not active or its rate is used up."""
-    is_active = (grants.c.id == grant_id, grants.c.revoked_at.is_(None), grants.c.expires_at > now)
-    values = {"uses": grants.c.uses + 1, "last_used_at": now}
-    # The update locks the grant, so that a revocation is either seen here or comes after this use.
-    if connection.execute(sa.update(grants).where(*is_active).values(values)).rowcount != 1:
-        return False
-    if rate is None or not count_calls(connection, {f"grant {grant_id}": rate}, now):
-        return True
-    undone = {"uses": grants.c.uses - 1}
-    connection.execute(sa.update(grants).where(grants.c.id == grant_id).values(undone))
-    return False
-
-
 def count_calls(connection: sa.Connection, rates: Mapping[str, CallRate], now: float) -> str | None:
     """Count a call for each rate, all or none. Return the key of a rate that is used up; None if the call is counted.
 
@@ -129,23 +99,45 @@ class StoredGrants:
         return await self._database.read(lambda connection: select_grants(connection, query))
 
     async def revoke(self, grant_id: str, by: str | None) -> bool:
-        """Revoke a grant at once, in all processes. Return whether there is one with this id."""
-        now = self._database.clock()
-        return await self._database.write(lambda c: revoke_grant(c, grant_id, by, now), is_request=True)
+        """Revoke a grant at once, in all processes, unless it was revoked before. Return whether there is one."""
+        values = {"revoked_at": self._database.clock(), "revoked_by": to_sql_text(by)}
+
+        def revoke(connection: sa.Connection) -> bool:
+            is_grant = grants.c.id == grant_id
+            connection.execute(sa.update(grants).where(is_grant, grants.c.revoked_at.is_(None)).values(values))
+            return connection.execute(sa.select(grants.c.id).where(is_grant)).one_or_none() is not None
+
+        return await self._database.write(revoke, is_request=True)
 
     async def make_void(self, reasons: Mapping[str, str]) -> None:
-        """Make grants void for good, in all processes, because something that they depend on has changed.
+        """Make grants void for good, in all processes, with what has changed since, by id."""
 
-        Args:
-            reasons: what has changed, by id of the grant.
-        """
+        def make_void(connection: sa.Connection) -> None:
+            for grant_id, reason in reasons.items():
+                for grant in select_grants(connection, GrantQuery(id=grant_id)):
+                    body = grant.model_copy(update={"void": grant.void or reason}).model_dump_json(exclude={*_STATE})
+                    connection.execute(sa.update(grants).where(grants.c.id == grant_id).values(body=to_sql_text(body)))
+
         if reasons:
-            await self._database.write(lambda connection: void_grants(connection, reasons))
+            await self._database.write(make_void)
 
     async def use(self, grant: Grant) -> bool:
-        """Count a use. Return False if the grant has expired, was revoked, or `at_most` is used up."""
+        """Count a use. Return False, and count nothing, if it is not active or `at_most` is used up."""
         rate = CallRate.parse(grant.at_most) if grant.at_most else None
-        return await self._database.write(lambda c: use_grant(c, grant.id, rate, self._database.clock()))
+
+        def use(connection: sa.Connection) -> bool:
+            now, is_grant = self._database.clock(), grants.c.id == grant.id
+            is_active = (is_grant, grants.c.revoked_at.is_(None), grants.c.expires_at > now)
+            values = {"uses": grants.c.uses + 1, "last_used_at": now}
+            # The update locks the grant, so that a revocation is either seen here or comes after this use.
+            if connection.execute(sa.update(grants).where(*is_active).values(values)).rowcount != 1:
+                return False
+            if rate is None or not count_calls(connection, {f"grant {grant.id}": rate}, now):
+                return True
+            connection.execute(sa.update(grants).where(is_grant).values(uses=grants.c.uses - 1))
+            return False
+
+        return await self._database.write(use)
 
     async def count(self, rates: Mapping[str, CallRate]) -> str | None:
         """Count a call for each rate, all or none. Return the key of a rate that is used up, or None."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -37,13 +37,9 @@ _MAX_TEXT_CHARS = 200
 def grant_covers(
     grant: Grant, tool: Tool, views: Sequence[Mapping[str, Any]], base: BaseFolder = WORKING_FOLDER
 ) -> bool:
-    """Return whether a grant covers a call by its arguments.
+    """Return whether a grant covers a call by its arguments, in the views of `policy_views`: as written, as converted.
 
-    Args:
-        grant: the grant.
-        tool: the tool to be called.
-        views: the call's arguments from `policy_views`: as written with defaults, and as converted by the tool's types.
-        base: the folder that paths are relative to.
+    Paths in arguments are relative to `base`.
     """
     if grant.tool != tool.name:
         return False
@@ -97,10 +93,7 @@ def argument_names(value: Any, name: str = "") -> Iterator[str]:
 def widths_for(tool: Tool, view: Mapping[str, Any], base: BaseFolder = WORKING_FOLDER) -> tuple[OfferedWidth, ...]:
     """Return the widths in which the approval of a call can be remembered, from the narrowest to the widest.
 
-    Args:
-        tool: the tool.
-        view: the call's arguments with defaults.
-        base: the folder that paths are relative to.
+    `view` has the call's arguments with defaults; paths in them are relative to `base`.
     """
     when: dict[str, tuple[GrantCondition, ...]] = {}
     order = [*tool.definition.parameters.get("properties", ()), *view]
@@ -172,18 +165,14 @@ def _conditions(name: str, values: Sequence[Any], tool: Tool) -> tuple[GrantCond
     """Suggest conditions that the values of an argument meet."""
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     if numbers and len(numbers) == len(values):
-        return _range(numbers)
-    texts = dict.fromkeys(_pattern(name, value, tool) for value in values)
-    if len(texts) == 1:
-        return (next(iter(texts)),)
-    return ("*",)
-
-
-def _range(numbers: Iterable[float]) -> tuple[GrantCondition, ...]:
-    least, most = min(numbers), max(numbers)
-    if least >= 0:
-        return (">= 0", f"<= {yaml_text(most)}")
-    return (f">= {yaml_text(least)}", f"<= {yaml_text(max(most, 0))}")
+        least, most = min(numbers), max(numbers)
+        return (
+            (">= 0", f"<= {yaml_text(most)}")
+            if least >= 0
+            else (f">= {yaml_text(least)}", f"<= {yaml_text(max(most, 0))}")
+        )
+    texts = {_pattern(name, value, tool) for value in values}
+    return tuple(texts) if len(texts) == 1 else ("*",)
 
 
 def _pattern(name: str, value: Any, tool: Tool) -> GrantCondition:

@@ -34,16 +34,13 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-_ANY_CONDITION = {
-    "anyOf": [{"type": "string", "maxLength": MAX_CONDITION_CHARS}, {"type": "number"}, {"type": "boolean"}]
-}
+_ITEM = {"anyOf": [{"type": "string", "maxLength": MAX_CONDITION_CHARS}, {"type": "number"}, {"type": "boolean"}]}
 GrantConditions = Annotated[
     tuple[_Condition, ...],
     BeforeValidator(_listed),
     Field(min_length=1, max_length=4),
-    WithJsonSchema(
-        {"anyOf": [*_ANY_CONDITION["anyOf"], {"type": "array", "items": _ANY_CONDITION, "minItems": 1, "maxItems": 4}]}
-    ),
+    # One schema for what is read and what is written, so that OpenAPI has one of each model that contains it.
+    WithJsonSchema({"anyOf": [*_ITEM["anyOf"], {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": 4}]}),
 ]
 """One condition on an argument as in a rule's `when`, or several that must all be met, such as `[">= 0", "<= 20"]`."""
 When = Annotated[dict[str, GrantConditions], Field(max_length=MAX_CONDITIONS)]
@@ -97,8 +94,8 @@ class RememberOffer(Frozen):
     """Digest of the call with its default values."""
 
 
-class Grant(Frozen):
-    """An approval that is remembered."""
+class GrantFacts(Frozen):
+    """What a person sees of an approval that is remembered."""
 
     id: str
     agent: str
@@ -106,30 +103,38 @@ class Grant(Frozen):
     tool: str
     width: Width
     when: When = {}
-    """GrantConditions on the arguments of a call that must all be met."""
+    """Conditions on the arguments of a call that must all be met."""
     arguments: dict[str, Any] = {}
     """Arguments of the call that was approved."""
+    scope: GrantScope
+    scope_id: str = ""
+    """Id of the run or of the conversation; empty for a user."""
+    tenant: str | None = None
+    user: str | None = None
+    at_most: str | None = None
+    """Number of uses per period, such as `10/day`."""
+    rule: str
+    """The rule that asked, with its `file:line`."""
+    run_id: str
+    """The run in which the call was approved."""
+    by: str | None
+    """Who approved it."""
+    revoked_by: str | None = None
+    uses: int = 0
+
+
+class Grant(GrantFacts):
+    """An approval that is remembered, with what it is bound to."""
+
     names: tuple[str, ...] = ()
     """Dotted names of arguments that no condition names and that may have any value: those of the approved call. All
     others must have the tool's default."""
     digest: str = ""
     """Digest of the only call that is covered, if the width is `call`."""
-    scope: GrantScope
-    scope_id: str = ""
-    """Id of the run or of the conversation."""
-    tenant: str | None = None
-    user: str | None = None
-    at_most: str | None = None
     contract: str
     files: dict[str, str]
     sources: dict[str, str] = {}
-    run_id: str
-    """The run in which the call was approved."""
     confirmation_id: str
-    rule: str
-    """The rule that asked, with its `file:line`."""
-    by: str | None
-    """Who approved it."""
     key: str = ""
     """Name of the API key of who approved it; empty if there was none."""
     rights: str = ""
@@ -138,8 +143,6 @@ class Grant(Frozen):
     """Unix time, like the other times."""
     expires_at: float
     revoked_at: float | None = None
-    revoked_by: str | None = None
-    uses: int = 0
     last_used_at: float | None = None
     void: str | None = None
     """What has changed since, so that it is void for good, such as `the tool has changed since`."""
@@ -211,13 +214,13 @@ class GrantUsage(Frozen):
     days: int
     """Length of the period."""
     calls: int
-    """Number of calls of the tool by the agent that were found."""
+    """Number of calls of the tool that the agent made for the owner of the run."""
     matched: int
     """Number of them that the grant would have covered."""
     rejected: int = 0
     """Number of those that a person rejected."""
     is_complete: bool = True
-    """Whether all runs of the period were read."""
+    """Whether all runs of the period were read; otherwise the newest 300."""
 
     def text(self) -> str:
         """Return it in words, such as `31 of 42 calls in 30 days, 1 of them rejected`."""

@@ -35,7 +35,6 @@ from framework.types.grant import (
     GRANT_SCOPES,
     Grant,
     GrantScope,
-    GrantSettings,
     GrantUsage,
     Remember,
     RememberOffer,
@@ -82,12 +81,7 @@ class GrantBook:
     ) -> Verdict | None:
         """Count an allowed call for the rules with `at_most`. Return the verdict of one that is used up, or None.
 
-        Args:
-            policy: the policy of the run or sub-run that makes the call.
-            root: the root run.
-            tool: the tool.
-            views: the call's arguments.
-            is_approved: a person has decided to execute the call, so that only `deny` rules are counted.
+        If a person has approved the call, only `deny` rules are counted.
         """
         rates: dict[str, CallRate] = {}
         rules: dict[str, PlacedRule] = {}
@@ -136,14 +130,14 @@ class GrantBook:
         if self.stored is None or files is None or self._is_never_granted(tool, views, policy.base):
             return None
         await self.settle()
-        owner = {"tenant": root.tenant, "without_tenant": root.tenant is None}
         query = GrantQuery(
             agent=agent_key(policy),
             tool=tool.name,
             active_at=self.now(),
+            tenant=root.tenant,
+            without_tenant=root.tenant is None,
             user=root.user,
             without_user=root.user is None,
-            **owner,  # type: ignore[arg-type]  # a text and a bool
         )
         found = [grant for grant in await self.stored.list(query) if grant.void is None]
         changed = {grant.id: changed_since(grant, policy.current, self.settings()[-1]) for grant in found}
@@ -158,11 +152,7 @@ class GrantBook:
 
     def _applies(self, grant: Grant, root: RunState) -> bool:
         """Return whether a grant applies to a run, as far as that does not depend on the call."""
-        ids: Mapping[GrantScope, str | None] = {
-            "run": root.run_id,
-            "conversation": root.conversation_id,
-            "user": grant.scope_id,
-        }
+        ids = {"run": root.run_id, "conversation": root.conversation_id, "user": grant.scope_id}
         if ids[grant.scope] != grant.scope_id:
             return False
         return all(
@@ -173,7 +163,13 @@ class GrantBook:
         )
 
     def _is_never_granted(self, tool: Tool, views: Views, base: BaseFolder) -> bool:
-        return tool.risk == "critical" or any(_is_never(one.grants, tool, views, base) for one in self.settings())
+        risk = RISKS.index(tool.risk)
+        for never in (one for settings in self.settings() for one in settings.grants.never):
+            if fnmatchcase(tool.name, never.tool) and (never.risk is None or risk >= RISKS.index(never.risk)):
+                rule = Rule(tool=never.tool, when=never.when)
+                if any(rule_matches(rule, view, tool, base) for view in views):
+                    return True
+        return tool.risk == "critical"
 
 
 def why_void(grant: Grant, agents: Mapping[str, Agent], settings: Settings) -> str | None:
@@ -200,11 +196,6 @@ def changed_since(grant: Grant, agent_of: Callable[[str], Agent | None], setting
     """Return what has changed since a grant was made, so that it is void for good; None if nothing has.
 
     What is missing is no change: another process, or the same one a moment later, may have it.
-
-    Args:
-        grant: the grant.
-        agent_of: returns the live version of an agent, or None.
-        settings: the live settings.
     """
     for name, digest in grant.sources.items():
         if (agent := agent_of(name)) and _source_of(agent) != digest:
@@ -275,10 +266,7 @@ def rights_of(key: str, settings: Settings) -> str | None:
 async def count_matches(store: Store, grants: Sequence[Grant], tool: Tool) -> list[GrantUsage]:
     """Return how many of the calls that the runs of the owner made in the last 30 days each grant would have covered.
 
-    Args:
-        store: the store with the runs, of which the newest `MAX_COUNTED_RUNS` are read.
-        grants: grants of one agent, tool and owner, which need not be stored; at least one.
-        tool: their tool.
+    The grants are of one agent, tool and owner, and need not be stored. Only the newest `MAX_COUNTED_RUNS` are read.
     """
     first = grants[0]
     owner = RunQuery.of_owner(first.tenant, first.user)
@@ -290,8 +278,8 @@ async def count_matches(store: Store, grants: Sequence[Grant], tool: Tool) -> li
         state = await store.load_run(info.run_id)
         rejected = {key.partition("~")[0] for key, one in state.decisions.items() if isinstance(one, Reject)}
         calls += ((arguments, call_id in rejected) for call_id, arguments in _calls_of(state, "", first))
-    covered = [[is_no for arguments, is_no in calls if covers_arguments(grant, tool, arguments)] for grant in grants]
     counted = {"days": COUNTED_DAYS, "calls": len(calls), "is_complete": len(found) < MAX_COUNTED_RUNS}
+    covered = [[is_no for arguments, is_no in calls if _covers(grant, tool, arguments)] for grant in grants]
     return [GrantUsage(matched=len(one), rejected=sum(one), **counted) for one in covered]
 
 
@@ -307,7 +295,7 @@ def _calls_of(state: RunState, above: str, grant: Grant) -> Iterator[tuple[str, 
         yield from _calls_of(child, agent, grant)
 
 
-def covers_arguments(grant: Grant, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+def _covers(grant: Grant, tool: Tool, arguments: Mapping[str, Any]) -> bool:
     """Return whether a grant covers a call with these arguments, in the form in which they are stored."""
     try:
         return grant_covers(grant, tool, policy_views(tool, arguments, tool.bind(arguments)))
@@ -328,41 +316,33 @@ def new_grant(
 ) -> Grant:
     """Return the grant of an approval; raises RequestError if it cannot be remembered so.
 
-    Args:
-        state: the paused run.
-        asked: what was approved.
-        remember: how the approval is remembered.
-        tool: the tool as it is now, or None if it no longer exists.
-        settings: the live settings.
-        by: who decides.
-        key: name of the API key of who decides; empty without one.
-        now: the time of the store.
+    The tool and the settings are those of now. `key` is the name of the API key of who decides, empty without one.
     """
     offer = asked.remember
     if offer is None or tool is None or tool.contract != offer.contract:
         raise RequestError(f"{asked.id} cannot be remembered: approve it without `remember`")
-    if remember.scope not in offer.scopes or remember.scope not in settings.grants.offer:
-        allowed = ", ".join(scope for scope in offer.scopes if scope in settings.grants.offer) or "nothing"
-        raise RequestError(f"{asked.id} cannot be remembered for {remember.scope}: possible: {allowed}")
+    scopes = [scope for scope in offer.scopes if scope in settings.grants.offer]
+    if remember.scope not in scopes:
+        possible = ", ".join(scopes) or "nothing"
+        raise RequestError(f"{asked.id} cannot be remembered for {remember.scope}: possible: {possible}")
     longest = min(offer.max_ttl, settings.grants.max_ttl)
     if remember.ttl is not None and remember.ttl > longest:
         raise RequestError(f"{asked.id} cannot be remembered for {remember.ttl:.0f} s: at most {longest:.0f} s")
     rights = rights_of(key, settings)
     if rights is None:  # of an app around the routes, which has its own clients
         key, rights = "", ""
-    suggested = next((one.when for one in offer.widths if one.width == remember.width), None)
-    scopes = {"run": state.run_id, "conversation": state.conversation_id or "", "user": ""}
+    scope_ids = {"run": state.run_id, "conversation": state.conversation_id or "", "user": ""}
     grant = Grant(
         id=f"grant_{content_digest(f'{state.run_id} {asked.id}')[:12]}",
         agent=offer.agent,
         tool=asked.tool,
         width=remember.width,
-        when=_conditions(asked, remember, suggested, tool),
+        when=_conditions(asked, offer, remember, tool),
         arguments=asked.arguments,
         names=offer.names if remember.width == "arguments" else (),
         digest=offer.digest if remember.width == "call" else "",
         scope=remember.scope,
-        scope_id=scopes[remember.scope],
+        scope_id=scope_ids[remember.scope],
         tenant=state.tenant,
         user=state.user,
         at_most=remember.at_most or (None if remember.width == "call" else DEFAULT_AT_MOST),
@@ -383,14 +363,17 @@ def new_grant(
     return grant
 
 
-def _conditions(asked: Confirmation, remember: Remember, suggested: Any, tool: Tool) -> dict[str, Any]:
+def _conditions(asked: Confirmation, offer: RememberOffer, remember: Remember, tool: Tool) -> dict[str, Any]:
     """Return the conditions of a grant: those of the person, or the suggested ones; raises RequestError."""
-    if remember.when is not None and remember.width != "arguments":
-        raise RequestError(f"{asked.id}: `when` belongs to the width `arguments`, not {remember.width!r}")
-    if suggested is None and remember.when is None:
+    if remember.width != "arguments":
+        if remember.when is not None:
+            raise RequestError(f"{asked.id}: `when` belongs to the width `arguments`, not {remember.width!r}")
+        return {}
+    suggested = (one.when for one in offer.widths if one.width == "arguments")
+    when = next(suggested, None) if remember.when is None else remember.when
+    if when is None:
         raise RequestError(f"{asked.id} cannot be remembered by its arguments: use another width, or write `when`")
-    when = dict(suggested or {}) if remember.when is None else remember.when
-    if remember.width == "arguments" and not when:
+    if not when:
         raise RequestError(f"{asked.id}: `when` is empty: name an argument, or use the width `tool`")
     if fault := fault_in(when, tool):
         raise RequestError(f"{asked.id}: {fault}")
@@ -405,13 +388,3 @@ def _offers(settings: Settings, scope: GrantScope, root: RunState) -> bool:
         return root.conversation_id is not None
     # Without a name, everybody who uses the server's keys would be one user.
     return scope == "run" or root.user is not None or not settings.server.api_keys
-
-
-def _is_never(settings: GrantSettings, tool: Tool, views: Views, base: BaseFolder) -> bool:
-    for never in settings.never:
-        if never.risk is not None and RISKS.index(tool.risk) < RISKS.index(never.risk):
-            continue
-        rule = Rule(tool=never.tool, when=never.when)
-        if fnmatchcase(tool.name, never.tool) and any(rule_matches(rule, view, tool, base) for view in views):
-            return True
-    return False
