@@ -1,16 +1,20 @@
 """A program: an MCP server that asks for a seat, then for a meal, before it books a flight.
 
-Arguments: a file to which each booking is appended, and `newest` (over HTTP; the answer contains the questions) or
-`older` (over stdio; it asks while the call is open). The name of the flight selects what it asks: see `questions`.
+Arguments: a file to which each booking is appended, and `newest` (over HTTP; the answer contains the questions),
+`older` (over stdio, without the SDK; it asks while the call is open) or `sdk` (over HTTP; it does so, too). The name of
+the flight selects what it asks: see `questions`; `sdk` also logs its calls and the answers to its questions.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
 from pathlib import Path
 from typing import Any
+
+import anyio
 
 LOG = Path(sys.argv[1])
 SEAT = {"type": "string", "title": "Seat", "enum": ["window", "aisle"]}
@@ -37,15 +41,18 @@ def questions(flight: str, answered: int) -> dict[str, Any] | None:
     return {"message": message, "requestedSchema": {"type": "object", **QUESTIONS[left[0]]}}
 
 
-def book(flight: str, answers: list[dict[str, Any]]) -> str:
+def note(flight: str, text: str) -> None:
     with LOG.open("a", encoding="utf-8") as log:
-        log.write(f"{flight} {json.dumps(answers, sort_keys=True)}\n")
+        log.write(f"{flight} {text}\n")
+
+
+def book(flight: str, answers: list[dict[str, Any]]) -> str:
+    note(flight, json.dumps(answers, sort_keys=True))
     return f"booked {flight} {json.dumps(answers, sort_keys=True)}"
 
 
 def newest() -> None:
-    import uvicorn  # slow imports, which the other half of this program does not need
-    from mcp import MCPError
+    from mcp import MCPError  # slow imports, which another part of this program does not need
     from mcp.server.mcpserver import Context, MCPServer
     from mcp.types import (
         INVALID_PARAMS,
@@ -78,11 +85,77 @@ def newest() -> None:
 
     call.__annotations__ = {"flight": str, "ctx": Context, "return": InputRequiredResult | str}
     server.add_tool(call, name="book")
+    serve(server.streamable_http_app())
+
+
+def serve(app: Any) -> None:
+    import uvicorn
+
     listening = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
-    config = uvicorn.Config(server.streamable_http_app(), log_level="critical", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listening])
+
+
+TOOL = {
+    "name": "book",
+    "description": "Book a flight.",
+    "inputSchema": {"type": "object", "properties": {"flight": {"type": "string"}}, "required": ["flight"]},
+}
+
+
+ANOTHER_IS_CALLED = asyncio.Event()
+
+
+async def ask_while_open(ctx: Any, asked: dict[str, Any]) -> Any:
+    session, message = ctx.session, asked["message"]
+    if "url" in asked:
+        return await session.elicit_url(message, asked["url"], asked["elicitationId"], ctx.request_id)
+    return await session.elicit_form(message, asked["requestedSchema"], ctx.request_id)
+
+
+async def converse_while_open(ctx: Any, flight: str) -> str:
+    note(flight, "called")
+    if not flight.startswith("stubborn"):
+        ANOTHER_IS_CALLED.set()
+    answers: list[dict[str, Any]] = []
+    while asked := questions(flight, len(answers)):
+        at_once = [asked]
+        while flight.startswith("both") and (another := questions(flight, len(answers) + len(at_once))):
+            at_once.append(another)
+        async with asyncio.TaskGroup() as tasks:
+            replies = [tasks.create_task(ask_while_open(ctx, one)) for one in at_once]
+        for reply in (task.result() for task in replies):
+            note(flight, reply.action)
+            if reply.action != "accept" and flight.startswith("stubborn"):
+                with anyio.CancelScope(shield=True):
+                    await ANOTHER_IS_CALLED.wait()
+                    await ask_while_open(ctx, asked)
+            if reply.action != "accept":
+                return f"not booked: {reply.action}"
+            answers.append(dict(reply.content or {}))
+        await ctx.session.report_progress(len(answers), 2, f"{len(answers)} answered")
+    return book(flight, answers)
+
+
+def sdk() -> None:
+    from mcp import MCPError
+    from mcp.server.lowlevel import Server
+    from mcp.types import METHOD_NOT_FOUND, CallToolResult, ListToolsResult, RequestParams, TextContent
+
+    async def call(ctx: Any, params: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=await converse_while_open(ctx, params.arguments["flight"]))])
+
+    async def tools(_: Any, __: Any) -> ListToolsResult:
+        return ListToolsResult.model_validate({"tools": [TOOL]})
+
+    async def discover(_: Any, __: Any) -> Any:
+        raise MCPError(METHOD_NOT_FOUND, "Method not found")
+
+    server: Server[Any] = Server("booking", on_list_tools=tools, on_call_tool=call)
+    server.add_request_handler("server/discover", RequestParams, discover)
+    serve(server.streamable_http_app())
 
 
 def older() -> None:
@@ -93,8 +166,7 @@ def older() -> None:
                 info = {"serverInfo": {"name": "booking", "version": "1"}, "capabilities": {"tools": {}}}
                 reply(message, {"protocolVersion": "2025-11-25", **info})
             case "tools/list":
-                schema = {"type": "object", "properties": {"flight": {"type": "string"}}, "required": ["flight"]}
-                reply(message, {"tools": [{"name": "book", "description": "Book a flight.", "inputSchema": schema}]})
+                reply(message, {"tools": [TOOL]})
             case "tools/call":
                 text = converse(message["params"]["arguments"]["flight"])
                 reply(message, {"content": [{"type": "text", "text": text}]})
@@ -126,4 +198,4 @@ def say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    {"newest": newest, "older": older}[sys.argv[2]]()
+    {"newest": newest, "older": older, "sdk": sdk}[sys.argv[2]]()

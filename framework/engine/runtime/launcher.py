@@ -52,7 +52,9 @@ from framework.store.types import (
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Content, Spans, log_as_run
 from framework.tools.a2a import A2aSource
+from framework.tools.mcp.source import McpSource
 from framework.tools.threads import ToolThreads
+from framework.tools.tool_source import source_of
 from framework.types.errors import StoreError
 from framework.types.events import ContentReceived, Routed, Thought, Warned
 from framework.types.state import Confirmation, RunResult, RunState
@@ -560,11 +562,11 @@ class Launcher:
             await asyncio.wait([active.stream.end() for active in runs])
 
     def abandon_calls(self, state: RunState) -> None:
-        """Cancel, in the background, the tasks of remote agents that calls of an ended run will not continue."""
+        """Cancel, in the background, what servers still do for calls that an ended run will not continue."""
         sources = self._catalog.current.external.sources
         for record in (record for run in state.with_sub_runs() for record in run.calls.values()):
-            opened = sources.get(record.call.tool)
-            if record.continuation and opened is not None and isinstance(opened.source, A2aSource):
+            opened = sources.get(source_of(record.call.tool))
+            if record.continuation and opened is not None and isinstance(opened.source, A2aSource | McpSource):
                 task = asyncio.create_task(opened.source.abandon(record.continuation), name=record.call.tool)
                 self._abandoning.add(task)
                 task.add_done_callback(self._abandoning.discard)

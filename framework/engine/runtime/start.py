@@ -503,6 +503,7 @@ async def call_one_tool(
         run = launcher.ephemeral(state, route.agent, generation)
         confirmations = await run.call_tool(call)
     if confirmations:
+        launcher.abandon_calls(state)
         raise ApprovalRequired(f"{name} needs approval: {confirmations[0].reason or confirmations[0].rule}")
     result = state.calls[call.id].result
     assert result is not None

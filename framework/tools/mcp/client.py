@@ -6,9 +6,10 @@ import asyncio
 import contextvars
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -24,7 +25,9 @@ from opentelemetry.context import attach
 from pydantic import TypeAdapter, ValidationError
 
 from framework.tools.mcp.content import (
+    CLOSE_SECONDS,
     UNINFORMATIVE_MESSAGES,
+    CallResult,
     ConnectionLost,
     InputRequested,
     McpMetrics,
@@ -38,6 +41,7 @@ from framework.tools.mcp.content import (
     mask_secrets,
     prompt_text,
     resource_text,
+    retrieve,
     tool_output,
     trace_failure,
     truncate,
@@ -57,8 +61,6 @@ _STABLE_SECONDS = 30.0
 """Duration of a connection, in seconds, after which the backoff starts again from its first delay."""
 _UNKNOWN_SESSION_STATUSES = {400, 404}
 """HTTP statuses of a server that does not know the session (any longer)."""
-_CLOSE_SECONDS = 5.0
-"""Time limit for closing a connection, in seconds."""
 _CLIENT_INFO = wire.Implementation(name="agentsd", version="1")
 _LOGIN_POLL_SECONDS = 1.0
 """Delay between two checks whether someone has logged in, in seconds."""
@@ -114,7 +116,7 @@ class McpConnection:
             return
         if self._ready.is_set():
             self._gone.set()
-            await asyncio.wait({self._owner}, timeout=_CLOSE_SECONDS)
+            await asyncio.wait({self._owner}, timeout=CLOSE_SECONDS)
         self._scope.cancel()
         await asyncio.wait({self._owner, *self._calls})
 
@@ -194,7 +196,7 @@ class McpConnection:
 
     def _done(self, task: asyncio.Task[object]) -> None:
         self._calls.discard(task)
-        _retrieve(task)
+        retrieve(task)
 
     async def _own(self) -> None:
         failures = 0
@@ -237,7 +239,7 @@ class McpConnection:
                     attempt.deadline = float("inf")
                     with self._metrics.session():
                         await self._serve(client)
-                    attempt.deadline = anyio.current_time() + _CLOSE_SECONDS
+                    attempt.deadline = anyio.current_time() + CLOSE_SECONDS
             if attempt.cancelled_caught and not self._gone.is_set():
                 self.drop(f"it did not respond within {self._server.connect_timeout:g} s (`connect_timeout`)")
         except Exception as failure:  # noqa: BLE001 - any failure leads to the next attempt
@@ -332,9 +334,7 @@ _GLOBAL_SCHEMES = ("file:", "http:", "https:", "ftp:", "data:")
 _POLL_SECONDS = 0.25
 """Delay before polling a server for the result of an unfinished call, in seconds."""
 
-_CALL_RESULT: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
-    wire.CallToolResult | wire.InputRequiredResult
-)
+_CALL_RESULT: TypeAdapter[CallResult] = TypeAdapter(CallResult)
 
 
 class McpClient:
@@ -355,10 +355,19 @@ class McpClient:
         self._name, self._server = name, server
         in_file = name.removeprefix("mcp.")
         self._metrics = McpMetrics(in_file, server)
-        self._open_calls = OpenCalls()
+        self._open_calls = OpenCalls(lambda reason: self._connection.drop(reason))
         elicit = self._open_calls.elicit if server.elicitation == "ask" else None
         self._connection = McpConnection(in_file, server, callbacks, self._metrics, elicit, login)
-        self.start, self.close = self._connection.start, self._connection.close
+        self.start = self._connection.start
+
+    async def close(self) -> None:
+        """Disconnect. A call that waits for a person is ended first."""
+        await self._open_calls.end_held()
+        await self._connection.close()
+
+    async def abandon(self, continuation: Mapping[str, Any]) -> None:
+        """End a call that waits for a person and will not be continued."""
+        await self._open_calls.end_held(continuation.get("open", ""))
 
     async def tools(self, enough: int) -> tuple[list[wire.Tool], dict[str, str]]:
         """List the tools of the server; stop after the page with which there are more than `enough`.
@@ -396,14 +405,15 @@ class McpClient:
         _check_text(arguments)
         if self._login is not None:
             await wait_for_login(self._login, context)
-        questions = ServerQuestions(self._name, context)
+        questions = self._open_calls.questions(self._name, context, (tool, arguments))
+        questions.progress = progress
         await questions.wait()
         about = {"method": "tools/call", "tool": tool}
         while True:
             try:
                 async with self._turn(questions):
                     result = await self._request(
-                        lambda client: self._call(client, tool, arguments, progress, questions),
+                        lambda client: self._call(client, questions),
                         about=about,
                         repeatable=repeatable,
                     )
@@ -412,9 +422,14 @@ class McpClient:
                     raise
                 await ask_for_login(self._login, context)
                 raise
-            if await questions.settle(result):
-                assert isinstance(result, wire.CallToolResult)
-                return await tool_output(result)
+            try:
+                if not await questions.settle(result):
+                    continue
+            except ToolError:  # the server must not ask this, or nobody can answer
+                await self._open_calls.end_held(questions.token)
+                raise
+            assert isinstance(result, wire.CallToolResult)
+            return await tool_output(result)
 
     @asynccontextmanager
     async def _turn(self, questions: ServerQuestions) -> AsyncIterator[None]:
@@ -425,27 +440,23 @@ class McpClient:
         async with self._open_calls.turn(questions):
             yield
 
-    async def _call(
-        self,
-        client: Client,
-        tool: str,
-        arguments: dict[str, Any],
-        progress: ProgressFnT | None,
-        questions: ServerQuestions,
-    ) -> wire.CallToolResult | wire.InputRequiredResult | None:
-        """Call a tool; return None if a person must answer first, and the call must be made anew then."""
+    async def _call(self, client: Client, questions: ServerQuestions) -> CallResult | None:
+        """Call a tool; return None if a person must answer first."""
         asks = self._server.elicitation == "ask"
-        questions.begin()
+        stays_open = asks and not self._connection.is_modern
+        tool, arguments = questions.request
         state, responses = questions.state, questions.responses
+        if not stays_open:
+            questions.begin()
         while True:
             params = wire.CallToolRequestParams(
                 name=tool, arguments=arguments, request_state=state, input_responses=responses
             )
-            sending = client.session.send_request(
-                wire.CallToolRequest(params=params), _CALL_RESULT, progress_callback=progress
-            )
+            request = wire.CallToolRequest(params=params)
+            progress = questions.report if questions.progress else None
+            send = partial(client.session.send_request, request, _CALL_RESULT, progress_callback=progress)
             try:
-                result = await (sending if self._connection.is_modern or not asks else self._open(sending, questions))
+                result = await (self._open_calls.send(send, questions) if stays_open else send())
             except MCPError as error:
                 if asks and questions.require(error):
                     return None
@@ -461,25 +472,6 @@ class McpClient:
                 return result
             state, responses = result.request_state, None  # not finished: poll again
             await asyncio.sleep(_POLL_SECONDS)
-
-    async def _open(self, sending: Coroutine[Any, Any, T], questions: ServerQuestions) -> T | None:
-        """Keep a call open until the server answers; give it up if the server asks what has no answer yet.
-
-        If the server does not end it, the connection is dropped, so that no later question comes from it.
-        """
-        call, asked = asyncio.ensure_future(sending), asyncio.ensure_future(questions.asks.wait())
-        try:
-            await asyncio.wait({call, asked}, return_when=asyncio.FIRST_COMPLETED)
-            if not questions.asks.is_set():
-                return await call
-            await asyncio.wait({call}, timeout=_CLOSE_SECONDS)
-            return None
-        finally:
-            asked.cancel()
-            if not call.done():
-                self._connection.drop("a call was given up before the server answered it")
-            call.cancel()
-            call.add_done_callback(_retrieve)
 
     async def resource(self, uri: str) -> str:
         """Read a resource and return its text."""
@@ -539,12 +531,6 @@ class McpClient:
         if isinstance(error, ConnectionLost):
             return f"the connection to {self._name} was lost during the call: {error}; it may have taken effect"
         return f"{self._name} is not connected: {error}; try again later, or continue without it"
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a task, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def _list_tools(client: Client, enough: int) -> list[wire.Tool]:

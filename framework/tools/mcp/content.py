@@ -7,9 +7,10 @@ import json
 import random
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import anyio
 import httpx2
@@ -35,7 +36,9 @@ from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
     from mcp import types
+    from mcp.shared.dispatcher import ProgressFnT
 
+CallResult = wire.CallToolResult | wire.InputRequiredResult
 
 _MAX_CHARS = 300
 _MIN_SECRET_CHARS = 6
@@ -344,33 +347,44 @@ def _emit_failure_span(span: str, name: str, server: McpServer, began: int, erro
 
 
 # Since 2026-07-28 a server answers a call with its questions and an opaque state, and the call is repeated with both.
-# Before, a server asks while the call is open: the question is answered with `cancel`, and the call is made anew when
+# Before, a server asks while the call is open. The call stays open for a while after the run has paused, and an answer
+# in time, in this process, continues it. Else the question is answered with `cancel`, and the call is made anew when
 # there is an answer, which the server gets when it asks the same question again. This also happens if a server refuses
 # its own state: the states of the SDK's servers expire after ten minutes.
 
 
 MAX_QUESTIONS = 10
 """How many questions a server may ask during one call."""
+HOLD_SECONDS = 60.0
+"""Time that a question of an older server waits for its answer, in seconds. The TypeScript SDK waits as long."""
+CLOSE_SECONDS = 5.0
+"""Time limit for closing a connection, and for a server to end a call whose question was cancelled, in seconds."""
 _MAX_STATE_CHARS = 100_000
 _MAX_MESSAGE_CHARS = 2000
 _PARAMS: TypeAdapter[wire.ElicitRequestParams] = TypeAdapter(wire.ElicitRequestParams)
 _COMPARED = {"mode", "message", "requested_schema", "url"}
 """Parts of a question that a person sees."""
-_REPEATS = "the call starts again from its beginning when this is answered: the server speaks an older protocol"
+_REPEATS = (
+    f"the call starts again from its beginning unless this is answered within {HOLD_SECONDS:g} seconds in the process "
+    "that asks, before the server gets another call: it speaks an older protocol"
+)
 _CANCEL = wire.ElicitResult(action="cancel")
 
 
 class ServerQuestions:
     """What a server asks during one call, and what people answered. The run stores it between attempts."""
 
-    def __init__(self, server: str, context: ToolContext) -> None:
+    def __init__(self, server: str, context: ToolContext, request: tuple[str, dict[str, Any]]) -> None:
         """Continue from the last attempt of the call.
 
         Args:
             server: name of the server in messages, such as `mcp.docs`.
-            context: context of the call.
+            context: context of the call; that of the next attempt replaces it.
+            request: the tool and its arguments.
         """
-        self._server, self._context = server, context
+        self._server, self.context, self.request = server, context, request
+        self.progress: ProgressFnT | None = None
+        """Reports the progress of the call to the current attempt."""
         stored = context.continuation
         self._asked: list[dict[str, Any]] = stored.get("asked", [])
         """All questions so far."""
@@ -385,11 +399,40 @@ class ServerQuestions:
         self._new = 0
         self.asks = asyncio.Event()
         """Set once the server has asked, while the call is open, what has no answer."""
+        self.call: asyncio.Task[CallResult] | None = None
+        """The call to an older server, from its start to its end."""
+        self.token = ""
+        """Names this call in what the run stores."""
+        self._asking = asyncio.Lock()
+        self._reply: asyncio.Future[wire.ElicitResult] | None = None
 
     @property
     def responses(self) -> wire.InputResponses | None:
         """Answers to the questions in the last answer of the server."""
         return {key: self._answers[place] for key, place in self._keys.items()} if self._answers else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server waits, while the call is open, for the answer to a question."""
+        is_asking = self._reply is not None and not self._reply.done()
+        return is_asking and self.call is not None and not self.call.done()
+
+    def continue_call(self) -> None:
+        """Answer the question that the open call waits for. Questions that follow are new ones."""
+        assert self._reply is not None, "the call is open"
+        self._new = 0
+        self.asks.clear()
+        self._reply.set_result(self._answers[-1])
+
+    def cancel(self) -> None:
+        """Cancel the question that waits for an answer, and those that follow it."""
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(_CANCEL)
+
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Report the progress of the call, unless the run has paused. An MCP SDK callback."""
+        if self.progress and not self.asks.is_set():
+            await self.progress(progress, total, message)
 
     def begin(self) -> None:
         """Start an attempt to call the tool: from the state of the server, if there is one."""
@@ -412,22 +455,28 @@ class ServerQuestions:
         self.begin()
         return True
 
-    def answer(self, params: wire.ElicitRequestParams) -> wire.ElicitResult:
-        """Return the stored answer to a question that comes while the call is open, or `cancel` if there is none."""
-        question = _stored(params)
-        place = self._known(question)
-        if place is not None and place < len(self._answers):
-            return self._answers[place]
-        if self._new:  # it follows from the cancellation of another one
-            return _CANCEL
-        try:
-            self._inquiry(0, question)
-        except ToolError as error:
-            self._refusal = error.message
-            return wire.ElicitResult(action="decline")
-        self._add(question)
-        self.asks.set()
-        return _CANCEL
+    async def answer(self, params: wire.ElicitRequestParams) -> wire.ElicitResult:
+        """Return the answer to a question that comes while the call is open, or `cancel` if there is none in time."""
+        async with self._asking:
+            question = _stored(params)
+            place = self._known(question)
+            if place is not None and place < len(self._answers):
+                return self._answers[place]
+            if self._new:  # it follows from the cancellation of another one
+                return _CANCEL
+            try:
+                self._inquiry(0, question)
+            except ToolError as error:
+                self._refusal = error.message
+                return wire.ElicitResult(action="decline")
+            self._add(question)
+            self._reply = asyncio.get_running_loop().create_future()
+            self.asks.set()
+            try:
+                async with asyncio.timeout(HOLD_SECONDS):
+                    return await self._reply
+            except TimeoutError:
+                return _CANCEL
 
     def require(self, error: MCPError) -> bool:
         """Take over the addresses that an error demands to visit first; return whether it does so."""
@@ -441,7 +490,7 @@ class ServerQuestions:
             self._add(_stored(params))
         return bool(demanded)
 
-    async def settle(self, result: wire.CallToolResult | wire.InputRequiredResult | None) -> bool:
+    async def settle(self, result: CallResult | None) -> bool:
         """Return whether the call has ended with this result; otherwise wait for the answers, then it is repeated.
 
         Args:
@@ -462,12 +511,12 @@ class ServerQuestions:
         return False
 
     async def wait(self) -> None:
-        """Wait for the answers to all questions: the run pauses, and a later attempt makes the call again."""
+        """Wait for the answers to all questions: the run pauses, and a later attempt continues or repeats the call."""
         inquiries = [self._inquiry(place, one) for place, one in enumerate(self._asked)]
         if not inquiries:
             return
-        kept = {"asked": self._asked, "keys": self._keys, "state": self.state}
-        decisions = await self._context.inquire(inquiries, {**self._context.continuation, **kept})
+        kept = {"asked": self._asked, "keys": self._keys, "state": self.state, "open": self.token}
+        decisions = await self.context.inquire(inquiries, {**self.context.continuation, **kept})
         self._answers = [_result(one, made) for one, made in zip(inquiries, decisions, strict=True)]
 
     def _take(self, result: wire.InputRequiredResult) -> None:
@@ -526,21 +575,76 @@ def _result(inquiry: Inquiry, decision: Decision) -> wire.ElicitResult:
 
 
 class OpenCalls:
-    """Questions that come while a call is open do not say which call they belong to, so there is one call at a time."""
+    """Calls of an older server, one at a time: its questions do not say which call they belong to.
 
-    def __init__(self) -> None:
+    A call whose question has no answer stays open when its attempt ends, because the run pauses. The next attempt
+    continues it. It is ended by the first other call of the server, after `HOLD_SECONDS`, or by `end_held`.
+    """
+
+    def __init__(self, drop: Callable[[str], None]) -> None:
+        """Initialize. `drop` drops the connection, for a reason."""
+        self._drop = drop
         self._turn = asyncio.Lock()
         self._questions: ServerQuestions | None = None
+        """Those of the open call."""
+
+    def questions(self, server: str, context: ToolContext, request: tuple[str, dict[str, Any]]) -> ServerQuestions:
+        """Return the questions of the call that the last attempt has left open, or what that attempt has stored."""
+        questions, token = self._questions, context.continuation.get("open")
+        if questions is None or not questions.is_open or (questions.token, questions.request) != (token, request):
+            return ServerQuestions(server, context, request)
+        questions.context = context
+        return questions
 
     @asynccontextmanager
     async def turn(self, questions: ServerQuestions) -> AsyncIterator[None]:
-        """Wait until no other call is open; questions that come meanwhile belong to this one."""
+        """Wait until no other call is open, and end one that waits for a person; questions now belong to this one."""
         async with self._turn:
+            if self._questions is not questions:
+                await self._end(self._questions)
             self._questions = questions
             try:
                 yield
             finally:
-                self._questions = None
+                if not questions.is_open:
+                    self._questions = None
+
+    async def send(
+        self, send: Callable[[], Coroutine[Any, Any, CallResult]], questions: ServerQuestions
+    ) -> CallResult | None:
+        """Send a call, or continue the open one, until the server answers, or asks what has no answer yet.
+
+        If the caller gives up, the connection is dropped, so that no later question comes from the call.
+
+        Args:
+            send: sends the call.
+            questions: those of the call.
+
+        Returns:
+            The result of the call; None if a person must answer first.
+        """
+        if questions.is_open:
+            with questions.context.span("mcp.continue_call", client=True):
+                questions.continue_call()
+                return await self._attend(questions)
+        await self._end(questions)  # the answer came too late
+        questions.begin()
+        questions.call, questions.token = asyncio.create_task(send()), uuid4().hex
+        questions.call.add_done_callback(retrieve)
+        return await self._attend(questions)
+
+    async def _attend(self, questions: ServerQuestions) -> CallResult | None:
+        call, asked = questions.call, asyncio.create_task(questions.asks.wait())
+        assert call is not None, "it was started"
+        either: set[asyncio.Task[Any]] = {call, asked}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return None if questions.asks.is_set() else await call
+        except BaseException:
+            self._give_up(call)
+            raise
+        finally:
+            asked.cancel()
 
     async def elicit(
         self,
@@ -548,4 +652,35 @@ class OpenCalls:
         params: wire.ElicitRequestParams,
     ) -> wire.ElicitResult:
         """Answer a question. An MCP SDK callback."""
-        return self._questions.answer(params) if self._questions else _CANCEL
+        questions = self._questions
+        result = await questions.answer(params) if questions else _CANCEL
+        if questions and questions.call and result is _CANCEL:
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._give_up, questions.call)
+        return result
+
+    async def end_held(self, token: str | None = None) -> None:
+        """End the call that waits for a person: any, or that with a token."""
+        questions = self._questions
+        if questions and questions.is_open and token in (None, questions.token):
+            await self._end(questions)
+
+    async def _end(self, questions: ServerQuestions | None) -> None:
+        """End a call that no attempt waits for. If the server does not end it, the connection is dropped."""
+        if questions is None or questions.call is None:
+            return
+        questions.cancel()
+        try:
+            await asyncio.wait({questions.call}, timeout=CLOSE_SECONDS)
+        finally:
+            self._give_up(questions.call)
+
+    def _give_up(self, call: asyncio.Task[CallResult]) -> None:
+        if not call.done() and not call.cancelling():
+            self._drop("a call was given up before the server answered it")
+            call.cancel()
+
+
+def retrieve(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of a task, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()

@@ -111,6 +111,12 @@ class McpSource:
             if client:
                 await client.close()
 
+    async def abandon(self, continuation: Mapping[str, Any]) -> None:
+        """End a call that waits for a person and will not be continued."""
+        for client in (self._client, *self._of_users.values()):
+            if client:
+                await client.abandon(continuation)
+
     async def resource(self, uri: str) -> str:
         """Return the text of a resource. Raise ToolError."""
         return await self._connected().resource(uri)
