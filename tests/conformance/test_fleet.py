@@ -72,7 +72,7 @@ def test_runs_of_killed_workers_complete_once_and_in_order(fleet: Fleet) -> None
         async with client_of(fleet.api.url) as client:
             kills = 0
             while kills < KILLS:
-                load = conversations(40, 8, name=f"after-{kills}-kills-")
+                load = conversations(16, 8, name=f"after-{kills}-kills-", model_seconds=0.4)
                 kills += len(await kill_under_load(fleet, client, load, every=EVERY, seconds=PATIENCE, say=print))
             await check(fleet, client)
 

@@ -102,11 +102,11 @@ def test_a_clock_that_is_wrong_by_an_hour_neither_takes_runs_nor_keeps_them(tmp_
         await fleet.ready()
         async with client_of(fleet.api.url) as client:
             for number, killed in enumerate(fleet.workers, 1):
-                load = conversations(8, 8, name=f"{killed.name}-", steps=8, model_seconds=0.4)
+                load = conversations(4, 4, name=f"{killed.name}-", steps=8, model_seconds=0.4)
                 await client.submit_all(load)
-                await until_acting(fleet, 8 * number, step=5)
+                await until_acting(fleet, 4 * number, step=5)
                 acting = {(entry.run, entry.process) for entry in fleet.entries if entry.run.startswith(killed.name)}
-                assert len(acting) == 8, "no run changed its process"
+                assert len(acting) == 4, "no run changed its process"
                 death = killed.kill()
                 await fleet.restart(killed)
                 await check(fleet, client)

@@ -26,6 +26,7 @@ from tests.support.commands import ENVIRONMENT
 from tests.support.forks import Fork
 from tests.support.loopback import LOOPBACK, fixed_port
 from tests.support.projects import agent, write
+from tests.support.stores import LONG_ON_POSTGRESQL
 from tests.support.workers import PATIENCE
 
 KILLS, OFFICE_KILLS = 3 * FACTOR, 4 * FACTOR
@@ -43,6 +44,7 @@ async def completed(store: Store, number: int) -> list[RunInfo]:
             await asyncio.sleep(0.02)
 
 
+@LONG_ON_POSTGRESQL
 @pytest.mark.timeout(600)
 def test_each_time_and_each_delivery_makes_one_run_under_kills(tmp_path: Path, new_store: Callable[[], str]) -> None:
     root, url, log, random = lives.project(tmp_path), new_store(), tmp_path / "log", Random(43)

@@ -7,13 +7,22 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from examples.scale_demo.postgres import new_database
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
+from tests.support.cases import FACTOR
 from tests.support.clocks import MovableClock
 
+LONG_ON_POSTGRESQL = pytest.mark.parametrize(
+    "new_store", ["sqlite", *(["postgresql"] if FACTOR > 1 else [])], indirect=True
+)
+"""Runs a test of killed processes on SQLite, and in `make test-long` on PostgreSQL, too.
+
+In `make test`, kills of processes on PostgreSQL are those of tests/conformance/test_fleet.py.
+"""
 _TABLES = """
 SELECT md5(string_agg(concat_ws(' ', c.relname, c.relkind, attnum, attname, atttypid), ',' ORDER BY c.relname, attnum))
 FROM pg_attribute JOIN pg_class c ON c.oid = attrelid

@@ -18,6 +18,7 @@ from framework.types.state import RunState
 from tests.support import crashing_lives, lives
 from tests.support.cases import FACTOR
 from tests.support.forks import FORKS
+from tests.support.stores import LONG_ON_POSTGRESQL
 
 KILLS = 3 * FACTOR
 """Number of kills per database."""
@@ -129,6 +130,7 @@ def check_plans_and_notes(states: list[RunState], saved: Sequence[Note]) -> None
         assert sorted(note.text for note in kept[f"m1 {turn + 1}"]) == texts[:turn]
 
 
+@LONG_ON_POSTGRESQL
 def test_killed_processes_lose_nothing_and_repeat_no_finished_call(
     new_store: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -145,6 +147,7 @@ def test_killed_processes_lose_nothing_and_repeat_no_finished_call(
                 assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@LONG_ON_POSTGRESQL
 def test_a_run_that_ends_its_processes_makes_no_other_run_fail(new_store: Callable[[], str], tmp_path: Path) -> None:
     root, log, url = crashing_lives.project(tmp_path), tmp_path / "log", new_store()
     codes = [1]

@@ -22,6 +22,7 @@ from tests.support import queue_workers
 from tests.support.cases import FACTOR
 from tests.support.forks import FORKS
 from tests.support.queue_workers import Place, project
+from tests.support.stores import LONG_ON_POSTGRESQL
 
 PATIENCE = 60
 """Timeout in seconds, for waits that should be short."""
@@ -59,6 +60,7 @@ async def until_ended(store: Store) -> list[RunInfo]:
     return list(await store.runs())
 
 
+@LONG_ON_POSTGRESQL
 @pytest.mark.parametrize("place", get_args(Place))
 def test_a_run_whose_process_is_killed_before_its_first_step_completes_once(
     tmp_path: Path, store_url: str, place: Place
@@ -85,6 +87,7 @@ def test_a_run_whose_process_is_killed_before_its_first_step_completes_once(
     assert log.read_text() == "m begin\nm end\n"
 
 
+@LONG_ON_POSTGRESQL
 def test_turns_keep_their_order_over_two_processes_that_are_killed(tmp_path: Path, store_url: str) -> None:
     root, log, random = project(tmp_path), tmp_path / "log", Random(5)
 

@@ -26,6 +26,7 @@ from framework.types.state import RunState
 from tests.support.cases import cases
 from tests.support.clocks import skip
 from tests.support.deliveries import Deliveries
+from tests.support.stores import LONG_ON_POSTGRESQL
 from tests.support.submitted_runs import Gate, opened, project, statuses
 
 RUNS = 4
@@ -113,6 +114,7 @@ def test_the_next_run_waits_until_a_step_is_saved_however_long_it_takes(tmp_path
     asyncio.run(main())
 
 
+@LONG_ON_POSTGRESQL
 def test_a_delivery_of_a_run_that_waits_for_its_turn_begins_another_one(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         root, deliveries, gate = project(tmp_path), Deliveries(), Gate()
@@ -278,6 +280,7 @@ def test_six_runs_with_long_steps_survive_one_that_ends_its_processes(file_url: 
     )
 
 
+@LONG_ON_POSTGRESQL
 def test_two_runs_that_end_their_processes_are_both_found(store_url: str) -> None:
     check_history(store_url, [Job((60, 1), 0, False), Job((7,), 0, True), Job((30,), 0, False), Job((0,), 10, True)], 1)
 

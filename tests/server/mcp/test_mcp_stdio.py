@@ -18,12 +18,11 @@ from watchfiles import watch
 from framework import Runtime
 from framework.store.types import RunQuery
 from framework.types.state import Approve
-from tests.support.commands import COMMAND, ENVIRONMENT
-from tests.support.forks import Fork
+from tests.support.commands import ENVIRONMENT
+from tests.support.forks import Fork, command_for_shells
 from tests.support.mcp_client import ERAS, Era, accept, stdio_user, text_of
 from tests.support.projects import write
 
-PROGRAM = [*COMMAND, "mcp"]
 PATIENCE = 30
 """Timeout in seconds, for waits that should be short."""
 PLUGIN = """
@@ -69,15 +68,24 @@ def project(root: Path) -> Path:
     return write(root, {**files, "plugins/noise.py": PLUGIN.replace("ROOT", str(root))})
 
 
-def parameters(root: Path, *arguments: str) -> StdioServerParameters:
-    return StdioServerParameters(command=PROGRAM[0], args=[*PROGRAM[1:], *arguments], cwd=root, env={**ENVIRONMENT})
+@pytest.fixture(scope="module")
+def program() -> Iterator[str]:
+    """Path of the `agentsd` that clients start."""
+    with command_for_shells() as folder:
+        yield str(folder / "agentsd")
+
+
+def parameters(program: str, root: Path, *arguments: str) -> StdioServerParameters:
+    return StdioServerParameters(command=program, args=["mcp", *arguments], cwd=root, env={**ENVIRONMENT})
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_an_agent_answers_and_asks(tmp_path: Path, era: Era) -> None:
+def test_an_agent_answers_and_asks(program: str, tmp_path: Path, era: Era) -> None:
     async def main() -> None:
         with (tmp_path / "errors").open("w") as errors:
-            async with stdio_user(parameters(project(tmp_path)), era, accept(decision="approve"), errors) as user:
+            async with stdio_user(
+                parameters(program, project(tmp_path)), era, accept(decision="approve"), errors
+            ) as user:
                 names = [tool.name for tool in (await user.client.list_tools()).tools]
                 assert names == ["asking", "main", "waiting"]
                 answer = await user.call("main", "echo hello")
@@ -93,10 +101,10 @@ def test_an_agent_answers_and_asks(tmp_path: Path, era: Era) -> None:
     assert "agentsd offers 3 agents over MCP" in printed
 
 
-def test_a_decision_can_be_made_elsewhere(tmp_path: Path) -> None:
+def test_a_decision_can_be_made_elsewhere(program: str, tmp_path: Path) -> None:
     async def main() -> None:
         with (tmp_path / "errors").open("w") as errors:
-            async with stdio_user(parameters(project(tmp_path), "-a", "asking"), "auto", None, errors) as user:
+            async with stdio_user(parameters(program, project(tmp_path), "-a", "asking"), "auto", None, errors) as user:
                 assert [tool.name for tool in (await user.client.list_tools()).tools] == ["asking"]
                 paused = await user.call("asking", "echo hello")
         assert paused.is_error
