@@ -144,11 +144,7 @@ class AnswerOutput:
         return None if self.as_json else view_of_run(title, reader.area)
 
     async def show(
-        self,
-        chat: ChatState,
-        started: AbstractAsyncContextManager[RunStream],
-        reader: MessageReader,
-        view: View | None,
+        self, chat: ChatState, started: AbstractAsyncContextManager[RunStream], reader: MessageReader, view: View | None
     ) -> int:
         """Show a run until it ends or waits for a decision that nobody makes; return its exit code."""
 

@@ -217,10 +217,7 @@ cases:
 
 def agent_files(name: str) -> Mapping[str, str]:
     """Return a new agent with a test case: texts by path relative to the project."""
-    text = _AGENT.format(
-        description="Calculates, and finds and reads files.",
-        tools="calculator, list_dir, read_file",
-    )
+    text = _AGENT.format(description="Calculates, and finds and reads files.", tools="calculator, list_dir, read_file")
     return {
         f"agents.d/{name}.yaml": text,
         f"agents.d/{name}.test.yaml": f"# yaml-language-server: $schema=../.agentsd/cases.schema.json\n{EXAMPLE_CASES}",
@@ -230,8 +227,7 @@ def agent_files(name: str) -> Mapping[str, str]:
 def new_project() -> Mapping[str, str]:
     """Return a new project with one agent, one tool and one test case: texts by path relative to the project."""
     text = _AGENT.format(
-        description="Counts words, calculates, and reads files.",
-        tools='calculator, list_dir, read_file, "text.*"',
+        description="Counts words, calculates, and reads files.", tools='calculator, list_dir, read_file, "text.*"'
     )
     return {
         "agents.d/assistant.yaml": text,

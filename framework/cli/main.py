@@ -196,10 +196,7 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 @click.group(
-    cls=IndexedRoot,
-    commands_of=COMMANDS,
-    modules=MODULES,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=IndexedRoot, commands_of=COMMANDS, modules=MODULES, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(package_name="agentsd", prog_name="agentsd", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Show the log: one line per run and per reload.")

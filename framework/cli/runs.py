@@ -160,10 +160,7 @@ def _turn(info: RunInfo) -> str:
 
 @click.command("prune")
 @click.option(
-    "--older-than",
-    type=DURATION,
-    metavar="DURATION",
-    help="Use this retention instead of `store.retention`, e.g. 7d.",
+    "--older-than", type=DURATION, metavar="DURATION", help="Use this retention instead of `store.retention`, e.g. 7d."
 )
 @click.option("--dry-run", is_flag=True, help="Only count, delete nothing.")
 @click.option("--trust-clock", is_flag=True, help="Delete although nothing was saved for more than a day.")
@@ -273,13 +270,7 @@ def memory_command() -> None:
 @PROJECT_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def notes_list(
-    user: str | None,
-    tenant: str | None,
-    agent: str | None,
-    search: str | None,
-    limit: int,
-    project: str,
-    as_json: bool,
+    user: str | None, tenant: str | None, agent: str | None, search: str | None, limit: int, project: str, as_json: bool
 ) -> int:
     """List the notes of agents, the newest first."""
     agents = None if agent is None else (agent,)

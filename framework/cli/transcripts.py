@@ -214,13 +214,7 @@ MAX_BYTES = 128 * 1024 * 1024
 @click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @PROJECT_OPTION
 def conversations_import(
-    file: str,
-    conversation: str | None,
-    agent: str,
-    user: str | None,
-    tenant: str | None,
-    form: Form,
-    project: str,
+    file: str, conversation: str | None, agent: str, user: str | None, tenant: str | None, form: Form, project: str
 ) -> int:
     """Read a conversation from FILE, in the format of `export` or of a provider's API, and print its id.
 

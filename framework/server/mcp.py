@@ -503,10 +503,7 @@ def _tool(agent: Agent) -> Tool:
     schema = deepcopy(agent_tool(agent.spec).definition.parameters)
     schema["properties"].setdefault(_CONVERSATION, _CONVERSATION_SCHEMA)
     return Tool(
-        name=agent.name,
-        description=agent.spec.description,
-        input_schema=schema,
-        output_schema=agent.spec.output_schema,
+        name=agent.name, description=agent.spec.description, input_schema=schema, output_schema=agent.spec.output_schema
     )
 
 

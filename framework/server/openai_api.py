@@ -387,13 +387,7 @@ class Exchange:
         return started
 
     async def _whole(
-        self,
-        asked: ClientRequest,
-        started: StartedRun,
-        new_writer: NewWriter,
-        headers: Mapping[str, str],
-        *,
-        own: bool,
+        self, asked: ClientRequest, started: StartedRun, new_writer: NewWriter, headers: Mapping[str, str], *, own: bool
     ) -> Response:
         """Return the answer once the run has ended or paused."""
         agent, thoughts, run = started.agent or asked.model, defaultdict[str, str](str), started.run

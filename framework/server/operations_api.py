@@ -124,9 +124,7 @@ class Me(ResponseModel):
     def of(cls, identity: Identity, runtime: Runtime) -> Me:
         """Return the client with this identity."""
         features = ServerFeatures(
-            version=installed_version(),
-            allow_edit=runtime.settings.server.allow_edit,
-            stored=runtime.store.durable,
+            version=installed_version(), allow_edit=runtime.settings.server.allow_edit, stored=runtime.store.durable
         )
         return cls(
             name=identity.name,
@@ -315,10 +313,7 @@ class UsageFigures(ResponseModel):
         """Return figures, with values of further fields."""
         counts = figures.counts
         tokens = TokenCounts(
-            total=counts.tokens,
-            input=counts.input_tokens,
-            output=counts.output_tokens,
-            cached=counts.cached_tokens,
+            total=counts.tokens, input=counts.input_tokens, output=counts.output_tokens, cached=counts.cached_tokens
         )
         own = {"statuses": figures.statuses, "errors": figures.errors, "cost_usd": figures.cost_usd}
         return cls.of_parts(counts, **own, tokens=tokens, latency=figures.latency, **others)

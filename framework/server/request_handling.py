@@ -328,7 +328,7 @@ STREAM_RESPONSE: dict[str, Any] = {
                     "data": {"type": "string", "contentMediaType": "application/json"},
                     "retry": {"type": "integer", "minimum": 0},
                 },
-            },
+            }
         }
     }
 }
