@@ -7,11 +7,10 @@ In reading order; each module imports only from those below it:
     chat_commands      The slash commands of a chat, and what a chat knows.
     transcripts        `agentsd conversations show`, `fork`, `export`, `import`, `delete`: one conversation.
     test               `agentsd test`: runs the test cases of agents.
-    runs               `agentsd runs`, `conversations`, `memory`: lists of what is stored; imports the other commands.
+    runs               `agentsd runs`, `conversations`, `memory`, `fleet`, `budgets`: lists of what is in a store.
     main               The `agentsd` command: imports a command when it is called, turns errors into one line.
     run_control        `agentsd runs decide`, `resume`, `cancel`, `tail`, `replay`, and `triggers`.
     run_steps          `agentsd runs show` and `export`: what a run did.
-    fleet              `agentsd fleet` and `budgets`: what the processes of a store execute and use.
     check              `agentsd check`: reports all problems of a project's files, and applies their fixes.
     run                `agentsd run`, and how other commands run or resume one message: progress, decisions, the answer.
     serve              `agentsd serve`, `worker`, `mcp`, `acp`: serve a project until a signal or the client ends it.
