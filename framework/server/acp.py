@@ -72,10 +72,10 @@ async def serve_acp(
         StoreError: the store cannot be opened.
     """
     opened = Runtime.open(root, store=settings.store.url.get_secret_value(), single_user=True)
-    async with protocol_streams() as (reader, writer), opened as runtime:
+    async with protocol_streams() as (reader, writer, end), opened as runtime:
         started(runtime)
         server = AcpServer(runtime, root, agent, decides)
-        with ended_by_signals(reader.feed_eof):
+        with ended_by_signals(end):
             # A cast, because the methods of what it does not declare are missing.
             await acp.run_agent(cast(acp.Agent, server), writer, reader, use_unstable_protocol=True)
 

@@ -581,13 +581,13 @@ async def serve_stdio(
     """
     url = settings.store.url.get_secret_value()
     opened = Runtime.open(root, store=url, single_user=True)
-    async with protocol_streams() as (reader, writer), opened as runtime:
+    async with protocol_streams() as (reader, writer, end), opened as runtime:
         started(runtime)
         caller = McpCaller(replace(LOCAL, agents=agents), _DECIDE if runtime.store.durable else _DECIDE_NOWHERE)
         limits = KeyLimits(runtime.store, settings.server)
         server = AgentServer(RunService(runtime, limits, OpenStreams()), lambda _: caller)
         try:
-            with ended_by_signals(reader.feed_eof):
+            with ended_by_signals(end):
                 # The SDK's parameters are typed as files of anyio, of which it uses three methods.
                 async with stdio_server(cast(Any, _lines(reader)), cast(Any, _Output(writer))) as streams:
                     await server.server.run(streams[0], streams[1], server.server.create_initialization_options())

@@ -311,8 +311,8 @@ _FLUSH_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def protocol_streams() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Yield standard input and output as streams, also if they are files or `/dev/null`.
+async def protocol_streams() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Callable[[], None]]]:
+    """Yield standard input and output as streams, also if they are files or `/dev/null`, and what ends the input.
 
     Meanwhile, what plugins and child processes print goes to standard error, and their standard input is empty.
     """
@@ -332,7 +332,7 @@ async def protocol_streams() -> AsyncIterator[tuple[asyncio.StreamReader, asynci
         )
         writer = asyncio.StreamWriter(outgoing, protocol, None, loop)
         try:
-            yield reader, writer
+            yield reader, writer, incoming.close
         finally:
             incoming.close()
             writer.close()
