@@ -151,8 +151,7 @@ def read_suite(generation: Generation) -> Suite:
         try:
             file, document = parse(path, source, CaseFile)
         except ParseError as error:
-            problems.extend(error.problems)
-            problems.extend(_problems(_valid_parts(path, source), generation))
+            problems += [*error.problems, *_problems(_valid_parts(path, source), generation)]
             continue
         placed = [_placed(case, file, path, document, index) for index, case in enumerate(file.cases)]
         for index, name in enumerate(file.data):
@@ -160,18 +159,16 @@ def read_suite(generation: Generation) -> Suite:
             unused.discard(data_path)
             if (data := generation.cases.get(data_path)) is None:
                 message = f"there is no file {data_path}{did_you_mean(data_path, sorted(unused))}"
-                problems.append(document.problem(("data", index), message))
-            elif isinstance(data, Problem):
-                problems.append(data)
-            else:
-                found, invalid = _read_data(data_path, data, file, path)
-                placed.extend(found)
-                problems.extend(invalid)
-        problems.extend(_problems(placed, generation))
-        cases.extend(placed)
+                data = document.problem(("data", index), message)
+            found, invalid = ([], [data]) if isinstance(data, Problem) else _read_data(data_path, data, file, path)
+            placed += found
+            problems += invalid
+        problems += _problems(placed, generation)
+        cases += placed
     hint = "write `data: FILE` in a file of cases, `agents.d/NAME.test.yaml`"
-    for path in unused:
-        problems.append(Problem(path=path, message="no file of cases uses it", hint=hint, severity="warning"))
+    problems += (
+        Problem(path=path, message="no file of cases uses it", hint=hint, severity="warning") for path in unused
+    )
     return Suite(tuple(cases), tuple(sort_problems(problems)))
 
 
@@ -458,20 +455,15 @@ async def judge_answer(
         for _ in range(judge.votes):
             try:
                 result = await runtime.run(text, output_type=Judgement, agent=_JUDGE)
-                votes.append(_vote(result))
+                if result.parsed is not None and result.status == "completed":
+                    votes.append(Vote(result.parsed.verdict, one_line(result.parsed.reason, _MAX_REASON_CHARS)))
+                    continue
+                why = result.error.message if result.error else f"the run ended with {result.finish_reason}"
             except AgentsdError as error:
-                votes.append(_no_vote(error.message))
+                why = error.message
+            reason = f"the judge gave no verdict: {one_line(why, _MAX_REASON_CHARS)}"
+            votes.append(Vote("unsure", reason, failed=True))
     return Judged(judge, resolved_model(generation, judge.model), tuple(votes))
-
-
-def _vote(result: RunResult[Judgement]) -> Vote:
-    if result.parsed is None or result.status != "completed":
-        return _no_vote(result.error.message if result.error else f"the run ended with {result.finish_reason}")
-    return Vote(result.parsed.verdict, one_line(result.parsed.reason, _MAX_REASON_CHARS))
-
-
-def _no_vote(why: str) -> Vote:
-    return Vote("unsure", f"the judge gave no verdict: {one_line(why, _MAX_REASON_CHARS)}", failed=True)
 
 
 def without_router_model(settings: Settings) -> Settings:
