@@ -11,7 +11,7 @@ from typing import Any
 import click
 import yaml
 
-from framework.cli.grants import grant_line, read_grants, state_of
+from framework.cli.grants import grant_line, read_grants, state_text
 from framework.cli.location import (
     INPUT_OPTION,
     LOCALE_OPTION,
@@ -229,7 +229,7 @@ def _grants(location: Location, project: Project, agent: Agent, tool: Tool) -> l
     """Return the approvals of calls of a tool that are remembered, each with its state; none if there is no store."""
     grants, now = asyncio.run(read_grants(location, GrantQuery(tool=tool.name)))
     own = [one for one in grants if one.is_active(now) and one.agent.rpartition("/")[2] == agent.name]
-    return [(one, state_of(one, project, now)) for one in own]
+    return [(one, state_text(one, project, now)) for one in own]
 
 
 def _sent_schema(agent: Agent, tool: Tool, settings: Settings) -> tuple[str, list[str]]:

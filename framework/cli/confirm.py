@@ -443,19 +443,23 @@ def _remembered(asked: Confirmation, offer: RememberOffer, usage: WidthUsage) ->
     if width.width == "arguments":
         values["when"] = {name: list(listed) for name, listed in width.when.items()}
     about = f"for {values['ttl']}" + (f", at most {values['at_most']}" if "at_most" in values else "")
-    if click.confirm(f"{about}; change that or the conditions first?", default=False, err=True):
-        try:
-            values = arguments_of(open_editor(json.dumps(values, ensure_ascii=False, indent=2), ".json"))
-        except RequestError as error:
-            click.secho(error.message, fg="red", err=True)
-            return None
     try:
-        return Approve(remember=Remember.model_validate({**values, "width": width.width, "for": where}))
+        if click.confirm(f"{about}; change that or the conditions first?", default=False, err=True):
+            values = arguments_of(open_editor(json.dumps(values, ensure_ascii=False, indent=2), ".json"))
+        return Approve(remember=read_remember({**values, "width": width.width, "for": where}))
+    except RequestError as error:
+        click.secho(error.message, fg="red", err=True)
+        return None
+
+
+def read_remember(values: Mapping[str, Any]) -> Remember:
+    """Return how an approval is remembered; raises RequestError if a value is invalid."""
+    try:
+        return Remember.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         reasons = (f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details)
-        click.secho("; ".join(reasons), fg="red", err=True)
-        return None
+        raise RequestError("; ".join(reasons)) from None
 
 
 def edited_arguments(asked: Confirmation) -> Edit | None:

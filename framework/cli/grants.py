@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,7 +28,7 @@ from framework.cli.project import read_project
 from framework.cli.show import NOTHING, counted, show_table
 from framework.cli.terminal import print_json, prints_on_stderr, say
 from framework.config.editing import FileChanged, write_if_unchanged
-from framework.engine.context.grants import why_void
+from framework.engine.context.grants import state_of
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.suggestions import MAX_DECIDED_RUNS, Suggested, Suggestion, suggest
 from framework.store.types import GrantQuery, RunQuery
@@ -64,7 +64,7 @@ def grants_list(
     found, now = asyncio.run(read_grants(location, query))
     found = [one for one in found if with_ended or one.is_active(now)]
     read = asyncio.run(read_project(location, connect=False)) if found else None
-    rows = [{**one.model_dump(mode="json"), "state": state_of(one, read, now)} for one in found if read]
+    rows = [{**one.model_dump(mode="json"), "state": state_text(one, read, now)} for one in found if read]
     if as_json:
         print_json(rows)
     elif not rows:
@@ -99,14 +99,12 @@ async def read_grants(location: Location, query: GrantQuery) -> tuple[Sequence[G
         return await store.grants.list(query), store.now()
 
 
-def state_of(grant: Grant, project: Project, now: float) -> str:
+def state_text(grant: Grant, project: Project, now: float) -> str:
     """Return whether a grant is `active`, `expired`, `revoked …`, or why it is void."""
-    if grant.revoked_at is not None:
+    state, reason = state_of(grant, project.catalog.current, now)
+    if state == "revoked":
         return f"revoked by {grant.revoked_by or 'an unnamed person'}"
-    if not grant.is_active(now):
-        return "expired"
-    void = why_void(grant, project.catalog.current.agents, project.settings)
-    return f"void: {void}" if void else "active"
+    return f"void: {reason}" if reason else state
 
 
 def grant_line(grant: Grant, state: str) -> str:
@@ -119,7 +117,7 @@ def grant_line(grant: Grant, state: str) -> str:
 
 
 def _row(grant: Grant, state: str) -> list[str]:
-    covers: dict[str, Any] = {"call": f"{grant.tool} {json.dumps(grant.arguments, ensure_ascii=False)}"}
+    arguments = f"{grant.tool} {json.dumps(grant.arguments, ensure_ascii=False)}"
     return [
         grant.id,
         grant.agent,
@@ -128,7 +126,7 @@ def _row(grant: Grant, state: str) -> list[str]:
         moment(grant.expires_at)[:10],
         grant.by or NOTHING,
         state,
-        covers.get(grant.width, grant.covers_text()),
+        arguments if grant.width == "call" else grant.covers_text(),
     ]
 
 

@@ -13,9 +13,8 @@ from typing import Any, TextIO, get_args
 from zoneinfo import ZoneInfo
 
 import click
-from pydantic import ValidationError
 
-from framework.cli.confirm import CountMatches, ask_for_decisions
+from framework.cli.confirm import CountMatches, ask_for_decisions, read_remember
 from framework.cli.location import (
     LAST,
     PROJECT_OPTION,
@@ -141,11 +140,7 @@ def _remembered(given: dict[str, Any]) -> Remember | None:
     for name, condition in pairs(given["when"], "--when NAME=CONDITION, such as --when 'amount=<= 20'"):
         when.setdefault(name, []).append(condition)
     values = {"width": given["remember"], "for": given["scope"], "ttl": given["ttl"], "at_most": given["at_most"]}
-    try:
-        return Remember.model_validate({**values, "when": when or None})
-    except ValidationError as error:
-        (detail, *_) = error.errors(include_url=False, include_input=False)
-        raise RequestError(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}") from None
+    return read_remember({**values, "when": when or None})
 
 
 def _named(given: dict[str, Any], approve: Approve) -> Iterable[tuple[str, Decision]]:

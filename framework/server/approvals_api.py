@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Query
 from fastapi.responses import Response
 from pydantic import Field
 
 from framework.config.generations.generation import Generation
-from framework.engine.context.grants import why_void
+from framework.engine.context.grants import state_of
 from framework.engine.runtime.runtime import Runtime
 from framework.server.errors import GrantNotFound
 from framework.server.identity import Decider, Identity
@@ -31,7 +31,7 @@ from framework.server.request_handling import (
 from framework.server.run_service import count_runs_for, list_runs_for
 from framework.server.schemas import Id, RequestModel, ResponseModel
 from framework.store.types import GrantQuery, RunInfo, RunQuery
-from framework.types.grant import Grant, GrantFacts, GrantUsage, Remember
+from framework.types.grant import Grant, GrantFacts, GrantState, GrantUsage, Remember
 from framework.types.report import Status
 from framework.types.state import Confirmation, Decision, MadeDecision, RunState
 
@@ -204,9 +204,6 @@ _MAX_GRANTS = 1000
 """Number of grants, the newest ones, among which those of a client are looked for."""
 
 
-GrantState = Literal["active", "expired", "revoked", "void"]
-
-
 class GrantEntry(GrantFacts, ResponseModel):
     """An approval that is remembered."""
 
@@ -224,11 +221,7 @@ class GrantEntry(GrantFacts, ResponseModel):
     @classmethod
     def of(cls, grant: Grant, runtime: Runtime) -> GrantEntry:
         """Return a grant as it is with the live files."""
-        reason, state = None, "expired" if grant.revoked_at is None else "revoked"
-        if grant.is_active(runtime.store.now()):
-            live = runtime.catalog.current
-            reason = why_void(grant, live.agents, live.settings)
-            state = "active" if reason is None else "void"
+        state, reason = state_of(grant, runtime.catalog.current, runtime.store.now())
         return cls.of_parts(grant, covers=grant.covers_text(), state=state, reason=reason)
 
 

@@ -17,6 +17,7 @@ Width = Literal["call", "arguments", "tool"]
 """What a grant covers: exactly the approved call, calls whose arguments meet conditions, or every call of the tool."""
 GrantScope = Literal["run", "conversation", "user"]
 """Where a grant applies: in the run, in its conversation, or in all runs of its user."""
+GrantState = Literal["active", "expired", "revoked", "void"]
 GRANT_SCOPES: tuple[GrantScope, ...] = ("run", "conversation", "user")
 DEFAULT_TTL = 7 * 86400.0
 """How long a grant lasts if the approval does not say, in seconds; never longer than `grants.max_ttl`."""

@@ -35,6 +35,7 @@ from framework.types.grant import (
     GRANT_SCOPES,
     Grant,
     GrantScope,
+    GrantState,
     GrantUsage,
     Remember,
     RememberOffer,
@@ -172,7 +173,15 @@ class GrantBook:
         return tool.risk == "critical"
 
 
-def why_void(grant: Grant, agents: Mapping[str, Agent], settings: Settings) -> str | None:
+def state_of(grant: Grant, live: Generation, now: float) -> tuple[GrantState, str | None]:
+    """Return the state of a grant with the live files, and why it is void."""
+    if grant.revoked_at is not None or not grant.is_active(now):
+        return "expired" if grant.revoked_at is None else "revoked", None
+    reason = _why_void(grant, live.agents, live.settings)
+    return "void" if reason else "active", reason
+
+
+def _why_void(grant: Grant, agents: Mapping[str, Agent], settings: Settings) -> str | None:
     """Return why a grant is void with the live agents and settings, such as `the tool has changed`; None if not."""
     if changed := grant.void or changed_since(grant, agents.get, settings):
         return changed
