@@ -92,10 +92,10 @@ def tables(*, quick: bool) -> Iterator[Table]:
         commands = {
             FLOOR_NAME: ["-c", FLOOR],
             "empty interpreter": ["-c", "pass"],
-            "agentsd --help": ["-m", "framework.cli.main", "--help"],
+            "agentsd --help": ["-m", "framework", "--help"],
             COMPLETES: ["-c", "from framework.cli.entry import main; main()"],
-            "agentsd check, starter": ["-m", "framework.cli.main", "check", str(starter)],
-            RUN_NAME: ["-m", "framework.cli.main", "run", str(agent), "What is 12 * 7?"],
+            "agentsd check, starter": ["-m", "framework", "check", str(starter)],
+            RUN_NAME: ["-m", "framework", "run", str(agent), "What is 12 * 7?"],
         }
         walls = timed(commands, turns)
         loaded = set(process(["-c", OFFLINE, str(agent)])[1].split())

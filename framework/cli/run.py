@@ -15,7 +15,7 @@ from contextlib import (
 )
 from functools import partial
 from importlib import import_module
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -37,7 +37,6 @@ from framework.cli.location import (
     user_option,
 )
 from framework.cli.project import refresh_schemas, trace_export
-from framework.cli.run_view import LiveArea, TerminalArea
 from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer, requested_waterfall
 from framework.cli.terminal import (
     draws,
@@ -62,6 +61,9 @@ from framework.types.messages import MAX_MESSAGE_CHARS
 from framework.types.problem import Problem
 from framework.types.report import SpanRecord, incomplete_text
 from framework.types.state import Confirmation, Decision, RunResult
+
+if TYPE_CHECKING:
+    from framework.cli.run_view import LiveArea
 
 _REPEATED = ("tool_server", "missing_package")
 
@@ -108,9 +110,9 @@ def view_of_run(title: str = "…", area: LiveArea | None = None) -> View:
     """Return a drawing of the run on a terminal, lines elsewhere."""
     if not draws():
         return Lines()
-    area = area or TerminalArea(raw_stderr())
-    view: View = import_module("framework.cli.run_view").RunView(area, title, shows_answer=shows_answers())
-    return view  # Markdown and its highlighting are only imported for terminals
+    run_view = import_module("framework.cli.run_view")  # with Markdown and its highlighting, only for terminals
+    view: View = run_view.RunView(area or run_view.TerminalArea(raw_stderr()), title, shows_answer=shows_answers())
+    return view
 
 
 @asynccontextmanager

@@ -39,8 +39,9 @@ from framework.types.messages import REFUSED_STATUSES, ToolCall
 from framework.types.plan import PlanDraft, PlanStep
 from framework.types.problem import Problem
 from framework.types.redact import redact
+from framework.types.spec import LinearPattern
 from framework.types.state import Confirmation, Decision, RunResult, RunState, subject_of
-from framework.types.text import LinearPattern, one_line
+from framework.types.text import one_line
 
 MAX_LINE_CHARS = 160
 """Length of texts in messages and lines of transcripts."""

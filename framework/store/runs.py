@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 import sqlalchemy as sa
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from sqlalchemy.exc import IntegrityError
 
 from framework.store.processes import RunLease
@@ -41,7 +41,9 @@ from framework.types.text import storable, to_sql_text
 log = logging.getLogger(__name__)
 
 
-_SPANS = TypeAdapter(list[SpanRecord])
+DEFERRED = ConfigDict(defer_build=True)
+"""For types that few processes read from a store."""
+_SPANS = TypeAdapter(list[SpanRecord], config=DEFERRED)
 
 
 def encode_spans(spans: Sequence[SpanRecord]) -> str | None:
@@ -88,7 +90,7 @@ _HEAD = frozenset(
         "output_schema",
     }
 )
-_DECISIONS: TypeAdapter[dict[str, Decision]] = TypeAdapter(dict[str, Decision])
+_DECISIONS: TypeAdapter[dict[str, Decision]] = TypeAdapter(dict[str, Decision], config=DEFERRED)
 _GROWING = frozenset({"history", "messages", "calls", "trace", "children", "plan", "session", "decisions", "version"})
 
 
@@ -340,7 +342,7 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
     "tool_calls": ("tool_calls",),
 }
 """Where a run's state contains the value of a column. The state leaves out what is 0."""
-_MODEL_USES: TypeAdapter[dict[str, ModelUse]] = TypeAdapter(dict[str, ModelUse])
+_MODEL_USES: TypeAdapter[dict[str, ModelUse]] = TypeAdapter(dict[str, ModelUse], config=DEFERRED)
 UNMEASURED = dict.fromkeys((*_PATHS, "unpriced_calls", "model_uses"))
 """The columns of a run in progress."""
 
@@ -404,7 +406,7 @@ def _valid_state() -> sa.ColumnElement[Any]:
     return sa.case((sa.func.json_valid(runs.c.state), runs.c.state))
 
 
-_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
+_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision, config=DEFERRED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ from framework.tools.json_schema import JsonSchema, RepairedArguments, is_of_typ
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from framework.types.flat_schema import declared_properties, is_composed
-from framework.types.spec import Rule
-from framework.types.text import LinearPattern
+from framework.types.spec import LinearPattern, Rule
 
 # A tool declares which of its arguments are paths and URLs. They are converted once, before the policy is evaluated, so
 # that the policy, the approval, the person who approves and the tool all see the same value.

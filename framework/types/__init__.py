@@ -12,7 +12,7 @@ In reading order; each module imports only from those below it:
     memory              Notes that agents keep across conversations, and the words by which they are found.
     grant               Approvals that are remembered, and how the settings bound them.
     tool_servers        Files of tool servers (`plugins/*.yaml`), and the settings of the sandbox.
-    spec                An agent file. Editors and the reference page show the docstrings of its fields.
+    spec                An agent file, with its patterns. Editors and the reference page show the docstrings of fields.
     messages            Messages, tool calls and results, and the transcript that a store keeps of them.
     media               Images, PDFs and audio in messages, and how their bytes tell their format.
     http                HTTP limits of tools, server addresses, delays between requests, trusted certificates.
@@ -25,5 +25,5 @@ In reading order; each module imports only from those below it:
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     frozen              The base class of immutable data, and durations.
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
-    text                Text helpers: shorten, put on one line, suggest similar names, bound a pattern.
+    text                Text helpers: shorten, put on one line, suggest similar names, compile patterns late.
 """

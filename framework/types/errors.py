@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
-from framework.types.report import Status
 from framework.types.text import did_you_mean
 
 if TYPE_CHECKING:
     from framework.types.budget import ReachedBudget
     from framework.types.messages import Usage
     from framework.types.problem import Problem
-    from framework.types.report import LimitUse
+    from framework.types.report import LimitUse, Status
     from framework.types.state import Confirmation, RunResult
 
 

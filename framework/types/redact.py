@@ -10,9 +10,12 @@ other match can start inside it. As a fast path, a pattern is only tried if the 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from framework.types.problem import Problem
+from framework.types.text import LazyPattern
+
+if TYPE_CHECKING:
+    from framework.types.problem import Problem
 
 MASK = "***"
 _OWNERS = """api|access|account|private|priv|secret|signing|encryption|subscription|storage|master|auth|deploy|license
@@ -77,7 +80,7 @@ def _prefixed() -> str:
     return "|".join(f"(?:{'|'.join(prefixes)}){rest}" for prefixes, rest in forms)
 
 
-_SHAPES = re.compile(
+_SHAPES = LazyPattern(
     rf"""
     (?<![A-Za-z0-9])(?:
         {_prefixed()}
@@ -94,7 +97,7 @@ _SHAPES = re.compile(
     """,
     re.VERBOSE,
 )
-_USER_INFO = re.compile(
+_USER_INFO = LazyPattern(
     r"""
       (?<=://)[^/\s@'"]+(?=@)                                  # user:password@ in a URL
     | (?<=:)[^\s:@/'"]{3,64}(?=@(?:tcp|unix)\()               # the same in a MySQL data source name
@@ -111,7 +114,7 @@ _NOT_MASKED = r"(?!\*\*\*|\$\{)"
 _NO_VALUE = r"""(?:none|null|true|false|undefined|required|missing|field\ required|permission\ denied|no\ such\ file)
     (?![\w-])"""
 """Words of errors and of code in the place of a value."""
-_NAMED = re.compile(
+_NAMED = LazyPattern(
     rf"""
     (?P<kept>
         (?=[a-z0-9密口令私])(?:  # rejects most positions early
@@ -128,7 +131,7 @@ _NAMED = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_SPOKEN = re.compile(
+_SPOKEN = LazyPattern(
     rf"""
     (?P<kept>
         (?<![A-Za-z0-9/])(?=[a-z])
@@ -149,11 +152,11 @@ _NAME_HINTS = (
     *("key", "token", "secret", "pass", "pwd", "credential", "authorization", "sig", "contrase"),
     *("密码", "口令", "密钥", "令牌", "私钥"),
 )
-_COOKIE = re.compile(
+_COOKIE = LazyPattern(
     rf"""(?P<kept>(?<![a-z0-9])(?:set-)?cookie\\?["']?\s{{0,8}}[:=]\s{{0,8}}+(?:\\?["'])?+){_NOT_MASKED}[^"'\r\n\\]+""",
     re.IGNORECASE,
 )
-_SCHEME = re.compile(
+_SCHEME = LazyPattern(
     rf"""
     (?P<kept>
         (?<![a-z0-9])bearer\s{{1,8}}
@@ -163,7 +166,7 @@ _SCHEME = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_OPTION = re.compile(
+_OPTION = LazyPattern(
     rf"""
     (?P<kept>
         (?<![\w-])--(?:[a-z0-9]{{1,16}}-)?(?:passw(?:or)?d|passphrase|token|secret|api-?key)\s{{1,8}}+["']?+
@@ -174,7 +177,7 @@ _OPTION = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_ELEMENT = re.compile(rf"(?P<kept><(?:{_NAME})>){_NOT_MASKED}[^<\s][^<]{{2,}}", re.VERBOSE | re.IGNORECASE)
+_ELEMENT = LazyPattern(rf"(?P<kept><(?:{_NAME})>){_NOT_MASKED}[^<\s][^<]{{2,}}", re.VERBOSE | re.IGNORECASE)
 _NAMED_PLACES = (
     (_COOKIE, ("cookie",)),
     (_NAMED, _NAME_HINTS),
@@ -184,7 +187,7 @@ _NAMED_PLACES = (
     (_ELEMENT, ("</",)),
 )
 """Patterns of a secret after its name, which is kept, with hints in lower case; each match contains a hint."""
-_SECRET_NAME = re.compile(
+_SECRET_NAME = LazyPattern(
     rf"(?:^|[_-])(?:{_NAME})$|authorization$|^(?:set-)?cookie$|^x-amz-credential$", re.IGNORECASE | re.VERBOSE
 )
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -195,10 +198,10 @@ def redact(text: str) -> str:
     lower = text.lower()
     for pattern, hints in _NAMED_PLACES:
         if any(hint in lower for hint in hints):
-            text = pattern.sub(_keep_name, text)
+            text = pattern.compiled.sub(_keep_name, text)
     if any(hint in text for hint in _SHAPE_HINTS):
-        text = _SHAPES.sub(MASK, text)
-    return _USER_INFO.sub(MASK, text) if "@" in text else text
+        text = _SHAPES.compiled.sub(MASK, text)
+    return _USER_INFO.compiled.sub(MASK, text) if "@" in text else text
 
 
 def redact_data(value: Any) -> Any:
@@ -219,7 +222,7 @@ def redact_problem(problem: Problem) -> Problem:
 
 
 def _is_secret(name: object) -> bool:
-    return isinstance(name, str) and _SECRET_NAME.search(_WORDS.sub("_", name)) is not None
+    return isinstance(name, str) and _SECRET_NAME.compiled.search(_WORDS.sub("_", name)) is not None
 
 
 def _keep_name(match: re.Match[str]) -> str:

@@ -1,13 +1,13 @@
-"""Text helpers: shorten, put on one line, make characters visible, replace lone surrogates, suggest similar names."""
+"""Text helpers: shorten, put on one line, make characters visible, suggest similar names, compile patterns late."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
-
-from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 _MAX_LISTED = 20
 
@@ -94,27 +94,14 @@ class InputText(str):
             return str(self)
 
 
-class LinearPattern:
-    """A pattern for Rust's regex engine, which is part of Pydantic: no look-around and no back-references.
+class LazyPattern:
+    """An expression of `re` that few processes need: it is compiled when it is first used, which takes about 1 ms."""
 
-    Python's `re` backtracks: `(a+)+$` takes seconds for 26 letters and blocks the event loop.
-    """
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        """Take the arguments of `re.compile`."""
+        self._pattern, self._flags = pattern, flags
 
-    def __init__(self, pattern: str) -> None:
-        """Compile a pattern; raise ValueError if it is invalid."""
-        try:
-            self._validator = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-        except SchemaError as error:
-            raise ValueError(_reason(str(error))) from None
-
-    def is_in(self, text: str) -> bool:
-        """Return whether the pattern matches anywhere in a text."""
-        return self._validator.isinstance_python(text)
-
-
-def _reason(error: str) -> str:
-    """Extract the reason from an error message that also quotes the pattern."""
-    _, found, reason = error.rpartition("error: ")
-    if not found:
-        return error.strip().rpartition("\n")[2].strip().rstrip(".").lower()
-    return " ".join(reason.split())
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The compiled expression."""
+        return re.compile(self._pattern, self._flags)

@@ -274,7 +274,7 @@ def test_a_mistyped_command_gets_a_suggestion(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "spared"),
     [
-        ("framework.cli.main", ("framework.config", "framework.engine", "sqlalchemy", "rich")),
+        ("framework.cli.main", ("framework.config", "framework.engine", "sqlalchemy", "rich", "pydantic")),
         ("framework.cli.runs", ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor")),
         ("framework.cli.agents", ("framework.engine.run", "sqlalchemy", "instructor", "rich")),
     ],
