@@ -14,7 +14,7 @@ from benchmarks.model_server import serving
 from benchmarks.wire import by_hand, note, one_run, project
 from framework import Runtime
 
-JOBS = ((10, 0, 0.2), (3, 400, 0.04))
+JOBS = ((10, 0, 0.18), (3, 400, 0.03))
 """Steps, earlier messages, and the promised ratio."""
 
 

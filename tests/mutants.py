@@ -73,7 +73,7 @@ MUTANTS = (
         "if None and isinstance(ruling := evaluate_call(",
         PINNING_TEST,
     ),
-    Mutant(CALL, 'if any(True for _ in run.hooks("before_tool")):', "if False:", PINNING_TEST),
+    Mutant(CALL, "seen_by_hooks = call\n            continue\n", "seen_by_hooks = call\n", PINNING_TEST),
     Mutant(CALL, "if new and not fitting:", "if False:", BUDGET_TEST),
     Mutant(
         CALL,

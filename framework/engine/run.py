@@ -180,7 +180,10 @@ class Run(RunContext):
         requested = tool_calls.reserve_calls(self, requested)
         jobs = (tool_calls.run_call(self, call) for call in requested)
         with self.step_span.activate():
-            await run_as_ready(lambda: next(jobs, None), limit=self.budget.limits.max_parallel_tools)
+            if len(requested) > 1:
+                await run_as_ready(lambda: next(jobs, None), limit=self.budget.limits.max_parallel_tools)
+            elif confirmations := [confirmation for job in jobs for confirmation in await job]:
+                raise Paused(confirmations)
         results.append_tool_messages(self, requested)
         if self.agent.spec.handoffs and (target := handoff.target_of(self, requested)) is not None:
             await handoff.move(self, target)

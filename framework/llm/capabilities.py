@@ -206,8 +206,8 @@ def with_cost(usage: Usage, capabilities: Capabilities) -> Usage:
     is_reported = usage.cost_usd is not None and "cost_usd" in usage.model_fields_set
     if is_reported or not usage.total_tokens:
         return usage
-    prices = capabilities.prices
-    return usage.model_copy(update={"cost_usd": None if prices is None else prices.cost(usage)})
+    cost = None if capabilities.prices is None else capabilities.prices.cost(usage)
+    return usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
 
 
 class UnsupportedSetting(NamedTuple):

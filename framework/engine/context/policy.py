@@ -575,7 +575,8 @@ class Budget:
     def limits(self) -> Limits:
         """The limits in force."""
         limits = self.state.limits
-        for agent, live in self._versions:
+        for agent in (self.agent, *self.earlier):
+            live = self.current(agent.name)
             if live is not None and live is not agent:
                 limits = with_lowered_limits(limits, agent.spec.runtime_policy, live.spec.runtime_policy)
         return limits

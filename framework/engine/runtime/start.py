@@ -333,7 +333,7 @@ class RunStarter:
         last = conversation.agent if conversation and not options.get("reroute") else None
         message = await content.to_message()
         route = await self._choose_route(message.description, generation, options, last)
-        tools = tuple(tool.definition for tool in route.agent.toolset.offered.values())
+        tools = (tool.definition for tool in route.agent.toolset.offered.values())
         earlier, files = await _history(options.get("history"), tools)
         files |= {file.part.digest: file.data for file in content.files}
         addressed, kept = route.agent.name, dict[str, Any]()

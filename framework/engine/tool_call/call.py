@@ -548,12 +548,11 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool) -> Ruling:
         ruling = evaluate_call(run, call, tool, decision)
         if isinstance(ruling, RefusedCall):
             return ruling
-        if seen_by_hooks is not call:
+        if seen_by_hooks is not call and any(True for _ in run.hooks("before_tool")):
             if refused := await results.before_tool(run, call):
                 return RefusedCall(refused)
             seen_by_hooks = call
-            if any(True for _ in run.hooks("before_tool")):
-                continue
+            continue
         if isinstance(ruling, AllowedCall):
             ruling = await _admit(run, call, tool, ruling, decision)
             if not isinstance(ruling, Question):
