@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from examples.scale_demo.postgres import server
 from framework.cli.init import copy_starter
+from tests.support.cases import FACTOR
 from tests.support.exit_status import pytest_sessionfinish  # noqa: F401 - a hook of pytest
 from tests.support.llama_cpp import LlamaCpp, is_installed, llama_cpp_server
 from tests.support.paths import SUPPORT
@@ -187,9 +188,9 @@ def local_url(request: pytest.FixtureRequest) -> str | None:
     return url if request.param == "sqlite" else None
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "postgresql", *(["sqlite"] if FACTOR > 1 else [])])
 def any_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """URL of an empty database; None for a store in memory."""
+    """URL of an empty database; None for a store in memory, which is SQLite, too."""
     if request.param == "memory":
         yield None
         return

@@ -171,7 +171,7 @@ SCHEMAS = st.builds(
 )
 
 
-@cases(200)
+@cases(80)
 @given(SCHEMAS, st.dictionaries(NAMES, VALUES, max_size=4))
 def test_a_form_that_nobody_touches_returns_the_value_exactly(schema: Any, value: dict[str, Any]) -> None:
     assert exact(fill(value, schema)) == exact(value)

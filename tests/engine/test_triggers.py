@@ -132,7 +132,7 @@ def test_a_clock_that_is_set_back_repeats_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@cases(15)
+@cases(6)
 @given(st.lists(st.integers(1, 200), min_size=5, max_size=25), st.sampled_from(("run_once", "skip")))
 def test_no_time_makes_two_runs_and_none_that_was_seen_makes_none(steps: list[int], missed: str) -> None:
     """Whatever the clock does: forward in small or large steps, with two processes that look at once."""

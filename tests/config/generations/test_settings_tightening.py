@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,10 @@ def test_a_stricter_setting_takes_effect_although_the_edit_is_invalid(tmp_path: 
     assert "only the restrictions in this file are in effect" in problems
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-@pytest.mark.parametrize("key", sorted(STRICTER.keys() - {"tools.write_below", "server.api_keys", "grants.offer"}))
+@pytest.mark.parametrize(
+    ("key", "broken"),
+    [*zip(sorted(STRICTER.keys() - {"tools.write_below", "server.api_keys", "grants.offer"}), cycle(BROKEN))],
+)
 def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path: Path, key: str, broken: str) -> None:
     default = value(Settings.model_construct(), key)
     http = {
@@ -159,8 +162,7 @@ def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path:
     assert value(live.settings, key) in (default, [*default] if isinstance(default, tuple) else default, "none")
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-@pytest.mark.parametrize("key", STRICTER)
+@pytest.mark.parametrize(("key", "broken"), [*zip(STRICTER, cycle(BROKEN))])
 def test_a_wider_setting_waits_and_is_reported(tmp_path: Path, key: str, broken: str) -> None:
     wide, strict = STRICTER[key]
     strict_mode = broken if broken == "in an agent's file" else ""

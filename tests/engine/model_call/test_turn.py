@@ -81,7 +81,7 @@ def test_there_is_no_reminder_if_the_file_disables_it_or_the_agent_has_no_list(
     assert [m.role for m in requests[0][0].messages] == ["system", "user"]
 
 
-@cases(30)
+@cases(10)
 @given(
     st.one_of(st.none(), st.text(max_size=5), st.lists(st.one_of(st.integers(), st.dictionaries(st.text(), st.text()))))
 )

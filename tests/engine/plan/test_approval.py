@@ -80,7 +80,7 @@ def test_a_question_shows_the_plan_its_hash_the_verdicts_and_the_estimate(tmp_pa
     assert asked.rule == "plan.approve (agents.d/p.yaml:8)"
 
 
-@cases(25)
+@cases(10)
 @given(
     answers=st.lists(
         st.sampled_from(["respond", "reject", "bad edit", "nothing", "another's", "approve"]), min_size=1, max_size=4
@@ -237,7 +237,7 @@ def test_with_always_each_new_plan_of_the_model_needs_approval(tmp_path: Path) -
     assert asked == [("plan", "the agent's file requires approval of plans")]
 
 
-@cases(10)
+@cases(5)
 @given(failures=st.lists(st.integers(0, 2), min_size=1, max_size=2), steps=st.integers(1, 3))
 def test_with_always_no_revision_runs_before_its_own_approval(
     tmp_path_factory: pytest.TempPathFactory, failures: list[int], steps: int

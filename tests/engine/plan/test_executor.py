@@ -183,7 +183,7 @@ def test_high_risk_in_a_plan_asks_by_default(tmp_path: Path) -> None:
 # --- pauses and crashes anywhere in a plan
 
 
-@cases(15)
+@cases(8)
 @given(graph=plan_graphs(), ask=st.booleans())
 def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_one(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], ask: bool
@@ -223,7 +223,7 @@ def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_on
         assert (planned.id in begun) == set(planned.depends_on).issubset(done)
 
 
-@cases(30)
+@cases(12)
 @given(graph=plan_graphs(), saves=st.integers(0, 25))
 def test_after_a_crash_anywhere_in_a_plan_no_finished_step_is_repeated(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int

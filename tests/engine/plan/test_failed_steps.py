@@ -162,7 +162,7 @@ def test_failed_steps_are_decided_one_by_one(tmp_path: Path) -> None:
     assert [(one.id, one.status) for one in result.incomplete] == [("b", "failed"), ("d", "skipped")]
 
 
-@cases(25)
+@cases(10)
 @given(graph=plan_graphs(), answers=st.lists(st.sampled_from(["retry", "skip"]), min_size=12, max_size=12))
 def test_no_choice_repeats_a_finished_step(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], answers: list[str]

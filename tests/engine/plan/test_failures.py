@@ -323,7 +323,7 @@ TRIED_TWICE = (
 """A plan whose s5 waits for a second attempt when s3 fails, if two steps run concurrently."""
 
 
-@cases(13)
+@cases(6)
 @example(graph=TRIED_TWICE, ask=True, fixed=True, parallel=2)
 @given(graph=plan_graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
 def test_with_replanning_and_pauses_every_step_runs_once_and_in_order(
@@ -368,7 +368,7 @@ def test_with_replanning_and_pauses_every_step_runs_once_and_in_order(
         assert step_statuses(other) == step_statuses(result)
 
 
-@cases(25)
+@cases(10)
 @given(graph=plan_graphs(), saves=st.integers(0, 40), fixed=st.booleans())
 def test_a_crash_anywhere_during_replanning_repeats_no_finished_step(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int, fixed: bool

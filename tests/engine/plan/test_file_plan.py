@@ -344,7 +344,7 @@ def test_structured_output_is_the_data_of_the_last_step(tmp_path: Path) -> None:
     assert (result.data, model.requests) == ({"receipt": "r-o1"}, [])
 
 
-@cases(25)
+@cases(10)
 @given(data=st.data())
 def test_a_kill_anywhere_repeats_no_step_and_every_step_runs_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -287,7 +287,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Steps], RunRe
     return check
 
 
-@cases(30)
+@cases(12)
 @given(bad=bad_plans())
 def test_every_invalid_plan_is_rejected_before_anything_is_called(
     checked: Callable[[Steps], RunResult], bad: tuple[str, Steps]
@@ -298,7 +298,7 @@ def test_every_invalid_plan_is_rejected_before_anything_is_called(
     assert result.steps == 2
 
 
-@cases(30)
+@cases(12)
 @given(steps=good_plans())
 def test_no_valid_plan_is_rejected(checked: Callable[[Steps], RunResult], steps: Steps) -> None:
     result = checked(steps)

@@ -109,7 +109,7 @@ def test_counters_are_the_sum_of_all_runs_and_exceed_a_limit_by_one_call_each(
     asyncio.run(main())
 
 
-@cases(15)
+@cases(8)
 @given(turns=worlds.turns_of(2), costs=COSTS, saves=st.integers(1, 40), faults=st.lists(st.booleans(), max_size=3))
 def test_counters_equal_the_usage_of_a_run_that_was_resumed_after_a_crash_at_any_write(
     nested: Path, turns: Turns, costs: list[int], saves: int, faults: list[bool]

@@ -109,7 +109,7 @@ def test_a_retried_model_call_repeats_no_tool_call_with_or_without_a_crash(
     assert {name for name, times in world.ran.items() if times > 1} <= aftermath.in_flight
 
 
-@cases(20)
+@cases(10)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_a_call_that_may_have_taken_effect_is_not_repeated_without_approval(
     trusting: Path, turns: Turns, saves: int
@@ -149,7 +149,7 @@ async def statuses_of_calls(root: Path, world: World, saves: int) -> dict[tuple[
     return found
 
 
-@cases(15)
+@cases(8)
 @given(turns=turns_of(2), saves=st.integers(1, 40), asks=st.booleans())
 def test_each_call_is_pending_before_it_runs_and_ends_once_across_pauses_and_a_crash(
     asking: Path, trusting: Path, turns: Turns, saves: int, *, asks: bool

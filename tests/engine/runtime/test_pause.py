@@ -90,7 +90,7 @@ def test_a_run_with_pauses_does_the_same_work_as_one_without(asking: Path, trust
 DECISIONS: st.SearchStrategy[Decision] = st.sampled_from([Approve(), Reject(reason="no"), Respond(text="by hand")])
 
 
-@cases(12)
+@cases(6)
 @given(data=st.data(), turns=turns_of(1))
 def test_every_call_is_decided_once_for_any_decisions_in_any_number_of_rounds(
     asking: Path, data: st.DataObject, turns: Turns

@@ -115,7 +115,7 @@ def _in_flight(state: RunState) -> Iterator[str]:
 SCRIPTS = st.builds(ScriptWorld, turns=turns_of(2), shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
 
 
-@cases(8)
+@cases(4)
 @given(world=SCRIPTS, crashes=st.lists(st.integers(0, 30), max_size=3), asks=st.booleans())
 def test_scripts_with_pauses_and_crashes_repeat_no_finished_call(
     asking: Path, trusting: Path, world: ScriptWorld, crashes: list[int], *, asks: bool
@@ -128,7 +128,7 @@ def test_scripts_with_pauses_and_crashes_repeat_no_finished_call(
     assert repeated <= process.in_flight
 
 
-@cases(5)
+@cases(3)
 @given(world=SCRIPTS, crashes=st.lists(st.integers(0, 30), min_size=1, max_size=3), asks=st.booleans())
 def test_a_call_of_a_script_that_may_have_taken_effect_is_not_repeated_without_approval(
     asking: Path, trusting: Path, world: ScriptWorld, crashes: list[int], *, asks: bool

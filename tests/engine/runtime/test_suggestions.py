@@ -207,7 +207,7 @@ MADE = st.lists(st.tuples(ARGUMENTS, st.sampled_from(["approve"] * 6 + ["reject"
 
 
 @given(st.data())
-@cases(25)
+@cases(10)
 def test_no_rejected_call_passes_a_proposed_rule_in_any_spelling(data: st.DataObject) -> None:
     made = [
         call(decision, "ann", **arguments) for arguments, decision in data.draw(MADE.filter(lambda one: len(one) > 4))
