@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant("store/schema", "parts += [user] if tenant is not None", "parts += [] if tenant", "store/test_tenants"),
     Mutant(
         "store/schema",
-        "        _add_column(connection, runs.c[name])\n",
-        "        pass\n",
+        "                _add(connection, added)\n",
+        "                pass\n",
         "store/test_migrations",
     ),
     Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/test_outage"),

@@ -23,9 +23,8 @@ from framework.cli.terminal import escape_controls, say, wrapped_line
 from framework.config.overlay import ENVIRONMENT_VARIABLE, SETTINGS_FILE
 from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
-from framework.store.types import Conversation, RunInfo, RunQuery, database_paths
+from framework.store.types import Conversation, RunInfo, RunQuery, StoredRun, database_paths
 from framework.store.url import open_store
-from framework.store.views import StoredRun, load_stored_run
 from framework.types.errors import ConfigError, RequestError, RunNotFound
 from framework.types.frozen import parse_duration
 from framework.types.messages import Message
@@ -331,8 +330,8 @@ async def find_run(store: Store, given: str) -> RunState:
 
 
 async def find_whole_run(store: Store, given: str) -> StoredRun:
-    """Load a run, as `find_run` does, with its events and files; raises the errors of `load_stored_run`."""
-    return await load_stored_run(store, await find_run(store, given))
+    """Load a run, as `find_run` does, with its events and files; raises the errors of `Store.stored_run`."""
+    return await store.stored_run(await find_run(store, given))
 
 
 async def load_files(store: Store, messages: Iterable[Message]) -> Mapping[str, bytes]:

@@ -337,7 +337,7 @@ async def _reports(path: str) -> tuple[TriggerReport, ...]:
     if not triggers:
         return ()
     async with open_project_store(location) as store:
-        return trigger_reports(triggers, await store.triggers(), store.now())
+        return trigger_reports(triggers, await store.triggers.all(), store.now())
 
 
 def _row(report: TriggerReport) -> list[str]:
@@ -407,9 +407,9 @@ async def _pause(name: str, project: str, *, is_paused: bool, by: str | None = N
     location = locate(project)
     known = (await read_project(location)).catalog.current.triggers
     async with open_project_store(location) as store:
-        if name not in known and name not in await store.triggers():
+        if name not in known and name not in await store.triggers.all():
             raise TriggerNotFound(f"there is no trigger {name!r}{did_you_mean(name, sorted(known))}")
-        changed = await store.pause_trigger(name, is_paused=is_paused, by=by)
+        changed = await store.triggers.pause(name, is_paused=is_paused, by=by)
     state = "paused" if is_paused else "active"
     click.echo(f"{name} is {state}" if changed else f"{name} was {state} already")
     return 0

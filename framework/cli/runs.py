@@ -35,7 +35,6 @@ from framework.cli.main import LazyGroup
 from framework.cli.show import NOTHING, counted, show_table
 from framework.cli.terminal import print_json
 from framework.store.types import ConversationInfo, ConversationQuery, NoteQuery, Pruned, RunInfo, RunQuery
-from framework.store.views import read_fleet
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import RequestError
 from framework.types.fleet import Fleet, FleetProcess, WaitingRuns
@@ -369,7 +368,7 @@ _WHY = {
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, as GET /agent/fleet returns it.")
 def fleet_command(path: str, as_json: bool) -> int:
     """Show the processes that share the store of the project at PATH, and what waits where and why."""
-    fleet = in_store(path, read_fleet)
+    fleet = in_store(path, lambda store: store.fleet())
     if as_json:
         click.echo(fleet.model_dump_json(indent=2))
         return 0

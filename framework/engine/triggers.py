@@ -32,7 +32,7 @@ from framework.types.state import IdempotencyKey, TriggerUse
 from framework.types.text import did_you_mean
 
 if TYPE_CHECKING:
-    from framework.store.triggers import TriggerState
+    from framework.store.run_links import TriggerState
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Triggers:
         """Start the runs that are due. Call it every second; raises StoreError."""
         triggers = self._runtime.catalog.current.triggers
         for name in [name for name in self._known if name not in triggers]:
-            await self._store.register_trigger(name, None)
+            await self._store.triggers.forget_schedule(name)
             del self._known[name]
         for trigger in triggers.values():
             await self._tick(trigger, self._store.now())
@@ -111,12 +111,11 @@ class Triggers:
     async def _tick(self, trigger: LoadedTrigger, now: float) -> None:
         known = self._known.get(trigger.name)
         if known is None or known.schedule != trigger.schedule:
-            state = await self._store.register_trigger(trigger.name, trigger.schedule)
-            assert state is not None, "only the removal of a trigger returns no state"
-            known = self._known[trigger.name] = _Known(trigger.schedule, trigger.next_time(state.handled_until))
+            registered = await self._store.triggers.register(trigger.name, trigger.schedule)
+            known = self._known[trigger.name] = _Known(trigger.schedule, trigger.next_time(registered.handled_until))
         if known.next_at is None or now < known.next_at:
             return
-        state = (await self._store.triggers()).get(trigger.name)
+        state = (await self._store.triggers.all()).get(trigger.name)
         due = trigger.last_time(now)
         if state and due is not None and due > state.handled_until and state.paused_at is None:
             try:
@@ -152,7 +151,7 @@ class Triggers:
 
     async def _skip(self, trigger: LoadedTrigger, tick: float | None, note: str) -> None:
         log.warning("trigger %s: %s", trigger.name, note)
-        await self._store.skip_trigger(trigger.name, tick, note)
+        await self._store.triggers.skip(trigger.name, tick, note)
 
     async def deliver(self, trigger: LoadedTrigger, variables: Mapping[str, Any], delivery: str) -> str:
         """Start the run of a delivery, and return its id. A repetition within seven days returns the same id.
@@ -211,16 +210,16 @@ class Triggers:
 
     async def pause(self, trigger: LoadedTrigger, by: str | None = None) -> None:
         """Pause a trigger in all processes of the store: it starts no run until `resume`."""
-        await self._store.pause_trigger(trigger.name, is_paused=True, by=by)
+        await self._store.triggers.pause(trigger.name, is_paused=True, by=by)
 
     async def resume(self, trigger: LoadedTrigger) -> None:
         """End the pause of a trigger. Times of its schedule during the pause start no run."""
-        await self._store.pause_trigger(trigger.name, is_paused=False)
+        await self._store.triggers.pause(trigger.name, is_paused=False)
 
     async def reports(self) -> tuple[TriggerReport, ...]:
         """Return all triggers, sorted by name."""
         triggers = self._runtime.catalog.current.triggers
-        return trigger_reports(triggers, await self._store.triggers() if triggers else {}, self._store.now())
+        return trigger_reports(triggers, await self._store.triggers.all() if triggers else {}, self._store.now())
 
 
 def trigger_reports(

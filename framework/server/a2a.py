@@ -52,7 +52,7 @@ from framework.server.protocol_texts import (
 )
 from framework.server.request_handling import ServerState
 from framework.server.run_service import OwnedRun, RunService, count_runs_for, list_runs_for, load_run_info_for
-from framework.store.pushes import DuePush
+from framework.store.run_links import DuePush
 from framework.store.types import RunQuery
 from framework.telemetry.redact import safe_traceback
 from framework.tools.http import CheckedNetwork, HttpClient, parse_canonical_url, resolve_host, validate_headers

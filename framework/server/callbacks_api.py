@@ -200,7 +200,7 @@ def _find(identity: Identity, runtime: Runtime, name: str) -> LoadedTrigger:
 
 
 async def _report(runtime: Runtime, trigger: LoadedTrigger) -> Response:
-    states = await runtime.store.triggers()
+    states = await runtime.store.triggers.all()
     return verbatim_response(trigger_reports({trigger.name: trigger}, states, runtime.store.now())[0])
 
 
@@ -208,7 +208,7 @@ async def _report(runtime: Runtime, trigger: LoadedTrigger) -> Response:
 async def list_triggers(identity: Reader, runtime: ServedRuntime) -> Response:
     """Return the triggers: when each starts runs, next and last, and why it did not."""
     found = _visible(identity, runtime)
-    states = await runtime.store.triggers() if found else {}
+    states = await runtime.store.triggers.all() if found else {}
     return verbatim_response(TriggerList(items=trigger_reports(found, states, runtime.store.now())))
 
 

@@ -44,7 +44,6 @@ from framework.server.request_handling import (
 from framework.server.schemas import HealthResponse, Id, ReadinessResponse, ResponseModel, redact_problems
 from framework.store.types import RunQuery
 from framework.store.usage import CHARTED_GROUPS, STEP_SECONDS, Figures, Grouping, Period, Step, UsageGroup, UsageReport
-from framework.store.views import read_fleet
 from framework.types.errors import AgentsdError, RequestError
 from framework.types.fleet import Fleet
 from framework.types.installation import installed_version
@@ -195,7 +194,7 @@ async def show_identity(identity: AnyRole, runtime: ServedRuntime) -> Response:
 @routes.get("/fleet", response_model=Fleet)
 async def show_fleet(identity: Reader, runtime: ServedRuntime) -> Response:
     """Return the processes that share the store, with their agents, and the runs that have not ended."""
-    return verbatim_response(await read_fleet(runtime.store, RunQuery(**scope_of(identity))))
+    return verbatim_response(await runtime.store.fleet(RunQuery(**scope_of(identity))))
 
 
 @routes.get("/events", response_class=StreamingResponse, responses={200: STREAM_RESPONSE, **error_responses(503)})

@@ -32,7 +32,7 @@ from framework.server.request_handling import (
     verbatim_response,
 )
 from framework.server.schemas import ResponseModel
-from framework.store.views import StoredRun, load_stored_run
+from framework.store.types import StoredRun
 from framework.types.redact import redact
 from framework.types.state import RunState
 
@@ -237,7 +237,7 @@ def _agent_files(current: Generation, own: Mapping[str, str]) -> Mapping[str, st
 async def show_test_case(identity: Reader, service: ServedRuns, run_id: str) -> Response:
     """Return a run as a test case for `agentsd test`, with the recorded answers of models and tools."""
     run, state = await service.load(identity, run_id)
-    stored = await load_stored_run(service.runtime.store, state)
+    stored = await service.runtime.store.stored_run(state)
     text = await asyncio.to_thread(lambda: case_file(export_case(stored.state, stored.events, stored.rating)))
     body = RunTestCase(run_id=run_id, path=_case_path(state, service.runtime.catalog.current), text=text)
     return verbatim_response(body, headers=run.headers)
@@ -270,7 +270,7 @@ async def replay_run(
         run, state = await service.load(identity, run_id)
         require(identity, "read", all_agents=True)
         service.limits.check_rate(identity)
-        stored = await load_stored_run(service.runtime.store, state)
+        stored = await service.runtime.store.stored_run(state)
         current = service.runtime.catalog.current
         replaying = asyncio.ensure_future(replays.differences(service.runtime.root, stored, current))
         leaving = asyncio.ensure_future(until_client_leaves(request.receive))

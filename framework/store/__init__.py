@@ -4,20 +4,17 @@ In reading order; each module imports only from those below it:
 
     url                 Opens a store by its URL.
     memory              A store in memory, until the process ends: a SQLite database without a file.
-    views               Reads from several tables: a run for replays, and the processes with what waits for them.
     store               The store: each method is one transaction.
     record              Writes one run that this process holds: each step is one transaction.
     pruning             Deletes old data in many small transactions, and shrinks a SQLite file.
     queue               Queued runs: enqueue, claim, start; runs of other processes: take over, release.
-    triggers            SQL for triggers: what each has started, up to when, and whether it is paused.
     conversations       SQL for conversations and the files in messages: load, list, fork, delete.
     notes               Notes that agents keep across conversations: save, find, list, forget.
     grants              SQL of approvals that are remembered, and counts of calls per period.
-    case_results        SQL of the results of test cases, and of stored runs that were scored.
-    pushes              Push notifications: who is to be told of a run's pauses and end, and what was delivered.
+    run_links           What refers to runs: triggers, receivers of push notifications, results of test cases.
     limits              Slots of limited agents and models, offers of ready runs, counters of shared budgets.
     usage               Figures of many runs: periods, what the database counts, and the report.
-    lists               SQL for lists and counts of runs: filters, pages, and what waits where and why.
+    lists               SQL for lists and counts of runs, what waits where and why, and the processes of the fleet.
     runs                SQL for the rows of one run: its state, figures, events, spans; packed once it has ended.
     processes           Processes that share a store: their leases, and the signals between them.
     database            Connections, threads, transactions and retries for SQLite or PostgreSQL.

@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from framework.store import runs as sql_runs
-from framework.store.case_results import delete_case_results_of
 from framework.store.database import Database
 from framework.store.limits import delete_counters
 from framework.store.lists import owner_conditions
 from framework.store.notes import delete_notes_of
 from framework.store.processes import RunLeases, find_owner
+from framework.store.run_links import delete_case_results_of
 from framework.store.runs import overtaken
 from framework.store.schema import (
     blueprints,

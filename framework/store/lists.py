@@ -1,10 +1,11 @@
-"""SQL for lists and counts of runs: filters, pages, and what waits where and why."""
+"""SQL for lists and counts of runs: filters, pages, what waits where and why, and the processes of the fleet."""
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import orjson
 import sqlalchemy as sa
 
 from framework.store.database import Database
-from framework.store.processes import RunLeases, find_dead, is_leased
+from framework.store.processes import RunLeases, find_dead, is_leased, list_processes
 from framework.store.runs import UNMEASURED, figure, known_cost
 from framework.store.schema import (
     RELEASED_ORDER,
@@ -34,12 +35,14 @@ from framework.store.types import (
     SEARCHED_RUNS,
     DecidedCall,
     DecidedCalls,
+    ProcessInfo,
     QueueSize,
     RunInfo,
     RunQuery,
+    WorkScope,
 )
 from framework.types.errors import RequestError
-from framework.types.fleet import Backlog, HandedOnRun, WaitingRuns
+from framework.types.fleet import Backlog, Fleet, FleetProcess, HandedOnRun, ProcessDetails, WaitingRuns
 from framework.types.report import Status
 from framework.types.state import EXPIRED, Rating
 from framework.types.text import storable, to_sql_text
@@ -294,6 +297,60 @@ def _handed_on(connection: sa.Connection, matches: list[sa.ColumnElement[bool]])
     found = sa.union_all(*(waits.where(has_status(status)) for status in _WAITING_STATUSES)).subquery()
     rows = connection.execute(sa.select(found.c.id, found.c.refusals).order_by(found.c.no).limit(MAX_HANDED_ON))
     return tuple(HandedOnRun(run_id=row.id, reasons=json.loads(row.refusals)) for row in rows)
+
+
+def select_fleet(
+    connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery, now: float
+) -> Fleet:
+    """Return the processes that report themselves, and the matching runs that have not ended by `now`."""
+    reported = (_fleet_process(one) for one in list_processes(connection, database, leases) if one.info)
+    found = sorted(reported, key=lambda one: (not one.alive, one.name))
+    backlog = select_backlog(connection, query, now)
+    waiting = tuple(_with_worker_checked(group, found) for group in backlog.waiting)
+    if query.agents is not None:
+        found = [_limited(one, query.agents) for one in found]
+    return Fleet(**dict(backlog) | {"waiting": waiting}, processes=tuple(found), digests=_digests(found))
+
+
+def _fleet_process(info: ProcessInfo) -> FleetProcess:
+    details = ProcessDetails.parse(info.info)
+    return FleetProcess(
+        **dict(details) | {"running": info.holds},
+        name=info.name,
+        alive=info.is_alive,
+        started_at=datetime.fromtimestamp(info.started_at, UTC),
+        seen_at=datetime.fromtimestamp(info.seen_at, UTC),
+    )
+
+
+def _with_worker_checked(group: WaitingRuns, processes: Iterable[FleetProcess]) -> WaitingRuns:
+    """Return a group that waits for capacity with the reason `no_worker` if no live process executes its runs."""
+    if group.reason != "capacity" or any(_executes(one, group) for one in processes):
+        return group
+    return group.model_copy(update={"reason": "no_worker"})
+
+
+def _executes(process: FleetProcess, group: WaitingRuns) -> bool:
+    agents, queues = (None if names is None else frozenset(names) for names in (process.only_agents, process.queues))
+    return process.alive and process.works and WorkScope(agents, queues).includes(group.queue, group.agent or "")
+
+
+def _limited(process: FleetProcess, agents: Iterable[str]) -> FleetProcess:
+    visible = frozenset(agents)
+    update: dict[str, object] = {"agents": {name: one for name, one in process.agents.items() if name in visible}}
+    if process.only_agents is not None:
+        update["only_agents"] = tuple(name for name in process.only_agents if name in visible)
+    return process.model_copy(update=update)
+
+
+def _digests(processes: Sequence[FleetProcess]) -> dict[str, dict[str, int]]:
+    """Count the live processes with each digest of each agent, the most frequent digest first."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for process in processes:
+        if process.alive:
+            for name, digest in process.agents.items():
+                counts[name][digest] += 1
+    return {name: dict(counts[name].most_common()) for name in sorted(counts)}
 
 
 _ASKED, _RESULT = '{"event":"confirm_required"', '{"event":"tool_result"'

@@ -40,18 +40,6 @@ _ALIVE_LEASE_FACTOR = 10
 suspended, or waiting for a locked file. For processes elsewhere, only the lease shows whether they are alive."""
 
 
-class RunLease:
-    """The exclusive right to write one run, until it is released or the lease of the process expires."""
-
-    def __init__(self, name: str, ended: Callable[[str], object]) -> None:
-        self.name = name
-        self._ended = ended
-
-    def end(self) -> None:
-        """Mark the lease as released."""
-        self._ended(self.name)
-
-
 class RunLeases:
     """The leases that one store holds on its runs."""
 
@@ -68,11 +56,11 @@ class RunLeases:
         self._numbers = count(1)
         self._alive: set[str] = set()
 
-    def new(self) -> RunLease:
-        """Return a lease with a new name."""
+    def new(self) -> str:
+        """Return the name of a new lease: the exclusive right to write one run, until `end` or until ours expires."""
         name = f"{self.name}.{next(self._numbers)}"
         self._alive.add(name)
-        return RunLease(name, self.end)
+        return name
 
     def end(self, name: str) -> None:
         """Mark a lease as released."""

@@ -26,7 +26,6 @@ from framework.store.limits import (
 )
 from framework.store.processes import (
     ProcessLease,
-    RunLease,
     RunLeases,
     delete_old,
     find_dead,
@@ -53,55 +52,27 @@ from framework.store.schema import (
 from framework.store.types import EVERYTHING, OPEN_STATUSES, Allowed, Deciders, OfferedRun, RunLimits, WorkScope
 from framework.types.errors import ConversationBusy, DecisionRefused, IdempotencyConflict, QueueFull, RunBusy, RunTaken
 from framework.types.grant import Grant
-from framework.types.state import IdempotencyKey, RunRequest, RunState
+from framework.types.state import Decision, IdempotencyKey, RunRequest, RunState
 from framework.types.strict_json import content_digest
 from framework.types.text import storable, to_sql_text
-
-
-@dataclass(frozen=True, slots=True)
-class NewDecisions:
-    """Decisions about a run, to be saved when it is taken over."""
-
-    bodies: Mapping[str, str]
-    """The decisions as JSON, by confirmation id."""
-    by: Deciders
-    grants: Sequence[Grant] = ()
-    """Approvals among them that are remembered."""
-
-    def insert(self, connection: sa.Connection, run_id: str, now: float) -> None:
-        """Insert the decisions, made at `now`; raises DecisionRefused if a confirmation was already decided."""
-        rows = [
-            {
-                "run_id": run_id,
-                "confirmation_id": to_sql_text(key),
-                "decision": body,
-                "decided_by": to_sql_text(self.by.get(key)),
-                "decided_at": now,
-            }
-            for key, body in self.bodies.items()
-        ]
-        if rows:
-            try:
-                connection.execute(sa.insert(decisions), rows)
-            except IntegrityError:
-                raise DecisionRefused(f"already decided: {', '.join(sorted(self.bodies))}") from None
-        insert_grants(connection, self.grants)
-
-    def are_stored(self, connection: sa.Connection, run_id: str) -> bool:
-        """Return whether the decisions are saved."""
-        keys = [to_sql_text(key) for key in self.bodies]
-        stored = sa.select(sa.func.count()).where(decisions.c.run_id == run_id, decisions.c.confirmation_id.in_(keys))
-        return connection.execute(stored).scalar_one() == len(keys)
 
 
 class Takeover:
     """A run that is not held and has not changed since it was loaded, to be given another holder."""
 
     def __init__(
-        self, database: Database, leases: RunLeases, offers: RunOffers, state: RunState, made: NewDecisions
+        self,
+        database: Database,
+        leases: RunLeases,
+        offers: RunOffers,
+        state: RunState,
+        made: Mapping[str, Decision],
+        by: Deciders,
+        grants: Sequence[Grant],
     ) -> None:
         self._database, self._leases, self._offers = database, leases, offers
-        self._run_id, self._version, self._made = state.run_id, state.version, made
+        self._run_id, self._version = state.run_id, state.version
+        self._made, self._by, self._grants = made, by, grants
 
     def acquire(self, connection: sa.Connection, lease_name: str) -> HeldRow:
         """Claim the run under a lease of this process.
@@ -134,8 +105,12 @@ class Takeover:
     def was_handed_over(self, connection: sa.Connection) -> bool | None:
         """Return True if `save_decisions` was committed, else None."""
         is_mine = (runs.c.id == self._run_id, runs.c.version == self._version + 1, runs.c.owner.is_(None))
+        keys = [to_sql_text(key) for key in self._made]
+        made = sa.select(sa.func.count()).where(
+            decisions.c.run_id == self._run_id, decisions.c.confirmation_id.in_(keys)
+        )
         is_saved = connection.execute(sa.select(runs.c.no).where(*is_mine)).one_or_none() is not None
-        return (is_saved and self._made.are_stored(connection, self._run_id)) or None
+        return (is_saved and connection.execute(made).scalar_one() == len(keys)) or None
 
     def _update(self, connection: sa.Connection, may_change: sa.ColumnElement[bool], values: Mapping[str, Any]) -> Any:
         free = self._release(connection)
@@ -147,8 +122,27 @@ class Takeover:
             row = connection.execute(update.returning(*OFFERED_COLUMNS, *HELD_COLUMNS)).one_or_none()
         if row is None:
             raise RunBusy(f"run {self._run_id} is already in progress in another process")
-        self._made.insert(connection, self._run_id, self._database.clock())
+        self._insert_decisions(connection)
         return row
+
+    def _insert_decisions(self, connection: sa.Connection) -> None:
+        now = self._database.clock()
+        rows = [
+            {
+                "run_id": self._run_id,
+                "confirmation_id": to_sql_text(key),
+                "decision": decision.model_dump_json(),
+                "decided_by": to_sql_text(self._by.get(key)),
+                "decided_at": now,
+            }
+            for key, decision in self._made.items()
+        ]
+        if rows:
+            try:
+                connection.execute(sa.insert(decisions), rows)
+            except IntegrityError:
+                raise DecisionRefused(f"already decided: {', '.join(sorted(self._made))}") from None
+        insert_grants(connection, self._grants)
 
     def _release(self, connection: sa.Connection) -> sa.ColumnElement[bool] | None:
         """Release the run if its process has ended, with all others of that process, or has left it.
@@ -349,11 +343,11 @@ def _is_in(scope: WorkScope) -> sa.ColumnElement[bool]:
     return sa.or_(is_of_agent, runs.c.queue.in_(queues))
 
 
-def claim_ready(connection: sa.Connection, number: int, lease: RunLease, process: str) -> RunRequest | None:
+def claim_ready(connection: sa.Connection, number: int, lease: str, process: str) -> RunRequest | None:
     """Claim a run that is ready; return None if another process was faster."""
     is_free = sa.and_(runs.c.ready, runs.c.owner.is_(None))
     claim = sa.update(runs).where(runs.c.no == number, has_status("queued"), is_free)
-    values = {"owner": lease.name, "process": process, "ready": False}
+    values = {"owner": lease, "process": process, "ready": False}
     row = connection.execute(claim.values(values).returning(runs.c.request, runs.c.attempts)).one_or_none()
     return None if row is None else _request(row)
 
@@ -371,11 +365,9 @@ def find_claims(connection: sa.Connection, dead: Collection[str]) -> list[int]:
     return [row.no for row in connection.execute(held) if row.status == "queued"]
 
 
-def start_queued(
-    connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: RunLease, now: float
-) -> HeldRow:
+def start_queued(connection: sa.Connection, state: RunState, row: Mapping[str, Any], lease: str, now: float) -> HeldRow:
     """Start a run that is claimed under `lease`; raises RunTaken if another process has claimed it since."""
-    claimed = sa.update(runs).where(runs.c.id == state.run_id, has_status("queued"), runs.c.owner == lease.name)
+    claimed = sa.update(runs).where(runs.c.id == state.run_id, has_status("queued"), runs.c.owner == lease)
     values = {
         **run_columns(state, now),
         "status": "running",
@@ -401,28 +393,28 @@ class Claims:
 
     def __init__(self, database: Database, leases: RunLeases, process: ProcessLease, offers: RunOffers) -> None:
         self._database, self._leases, self._process, self._offers = database, leases, process, offers
-        self.leases: dict[str, RunLease] = {}
-        """The leases of the claimed runs, by run id."""
+        self.leases: dict[str, str] = {}
+        """The names of the leases of the claimed runs, by run id."""
 
-    def drop(self, run_id: str, lease: RunLease) -> None:
+    def drop(self, run_id: str, lease: str) -> None:
         """Forget a claimed run that has started or was lost, unless it was claimed again since, under another lease."""
-        if self.leases.get(run_id) is lease:
+        if self.leases.get(run_id) == lease:
             del self.leases[run_id]
 
     async def claim(self, limit: int, run_id: str | None, scope: WorkScope) -> Sequence[RunRequest]:
         """Claim runs that are ready, in one transaction. Those that dead processes have claimed are released first."""
         if run_id is None and self._database.is_sqlite and not await self._may_find(scope):
             return []
-        leases: dict[str, RunLease] = {}
+        leases: set[str] = set()
 
         def work(connection: sa.Connection) -> list[tuple[str, RunRequest]]:
             self._release_dead(connection)
             claimed = []
             for number in select_ready(connection, limit, scope, run_id, lock=True):
                 lease = self._leases.new()
-                leases[lease.name] = lease
+                leases.add(lease)
                 if request := claim_ready(connection, number, lease, self._leases.name):
-                    claimed.append((lease.name, request))
+                    claimed.append((lease, request))
             return claimed
 
         def committed(connection: sa.Connection) -> list[tuple[str, RunRequest]] | None:
@@ -434,32 +426,32 @@ class Claims:
             claimed = []
             raise
         finally:
-            self.leases.update({request.run_id: leases.pop(name) for name, request in claimed})
-            for unused in leases.values():
-                unused.end()
+            self.leases.update({request.run_id: name for name, request in claimed})
+            for unused in leases.difference(name for name, _ in claimed):
+                self._leases.end(unused)
         return [request for _, request in claimed]
 
     async def unclaim(self, run_ids: Collection[str]) -> None:
         """Release claims, and offer their runs, in one transaction."""
         claims = [self.leases.pop(run_id) for run_id in set(run_ids) & self.leases.keys()]
-        is_claimed = is_held_under(self._leases.name, [lease.name for lease in claims])
+        is_claimed = is_held_under(self._leases.name, claims)
         try:
             if claims:
                 await self._database.write(lambda connection: self._offers.release(connection, is_claimed))
         finally:
             for lease in claims:
-                lease.end()
+                self._leases.end(lease)
 
     async def block(self, run_id: str, limits: RunLimits) -> None:
         """Release a claim whose run waits for one of these limits."""
         lease = self.leases.pop(run_id, None)  # first: once it is released, this process may claim it again
         if lease is None:
             return
-        is_claimed = is_held_under(self._leases.name, [lease.name])
+        is_claimed = is_held_under(self._leases.name, [lease])
         try:
             await self._database.write(lambda c: block_run(c, self._offers, self._database, is_claimed, limits))
         finally:
-            lease.end()
+            self._leases.end(lease)
 
     async def _may_find(self, scope: WorkScope) -> bool:
         """Return whether there may be a run to claim, without locking the file: processes look every second."""

@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError
 from framework.store.conversations import delete_without_turns
 from framework.store.database import Database, Work
 from framework.store.limits import RELEASED, UNCOUNTED, CounterStatements, RunOffers, free_slots
-from framework.store.processes import RunLease, notification, payload
+from framework.store.processes import RunLeases, notification, payload
 from framework.store.runs import (
     UNMEASURED,
     HeldRow,
@@ -163,7 +163,8 @@ class SqlRecord:
         offers: RunOffers,
         state: RunState,
         diff: StateDiff,
-        lease: RunLease,
+        leases: RunLeases,
+        lease: str,
         held: HeldRow,
         is_followed: Callable[[str], bool],
         on_end: Callable[[sa.Connection, RunState], object],
@@ -171,7 +172,7 @@ class SqlRecord:
         has_rows: bool,
     ) -> None:
         self.cancel_requested = held.cancel_requested
-        self._database, self._offers, self._lease = database, offers, lease
+        self._database, self._offers, self._leases, self._lease = database, offers, leases, lease
         self._statements = statements_of(database.dialect.name)
         self._run_id, self._version, self._diff = state.run_id, held.version, diff
         self._conversation, self._is_queued, self._is_followed = held.conversation, held.is_queued, is_followed
@@ -222,7 +223,7 @@ class SqlRecord:
             raise StoreError(f"run {self._run_id} stopped: {error.message}") from None
         finally:
             if not is_held:
-                self._lease.end()
+                self._leases.end(self._lease)
 
     def _batch(
         self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], uses: Sequence[BudgetUse]
@@ -247,7 +248,7 @@ class SqlRecord:
             "was": self._version,
             "is": self._version + 1,
             "news": self._news(batch),
-            "me": self._lease.name,
+            "me": self._lease,
             "state": batch.state,
             "steps": state.steps,
             "tokens": state.usage.total_tokens,
@@ -300,7 +301,7 @@ class SqlRecord:
         self._attempts_are_reset = self._attempts_are_reset or batch.progress
         state.version = self._version
         if last:
-            self._lease.end()
+            self._leases.end(self._lease)
 
     def _news(self, batch: RowBatch) -> str | None:
         """Return the notification of new events; None if there are none, or nobody follows the run."""
@@ -310,7 +311,7 @@ class SqlRecord:
 
     async def release(self) -> None:
         """Release the run in its last saved state, and offer it. Its slots are free for itself, so nobody is woken."""
-        is_held = (runs.c.id == self._run_id, runs.c.version == self._version, runs.c.owner == self._lease.name)
+        is_held = (runs.c.id == self._run_id, runs.c.version == self._version, runs.c.owner == self._lease)
 
         def work(connection: sa.Connection) -> None:
             self._offers.release(connection, sa.and_(*is_held), attempts=UNCOUNTED)
@@ -318,7 +319,7 @@ class SqlRecord:
         try:
             await self._database.write(work)
         finally:
-            self._lease.end()
+            self._leases.end(self._lease)
 
     def _compare_and_set(self, connection: sa.Connection, statement: sa.Executable, row: dict[str, Any]) -> bool:
         """Update the row if its version and owner are unchanged. Return whether a cancel request exists.
@@ -341,7 +342,7 @@ class SqlRecord:
         row = connection.execute(
             sa.select(runs.c.version, runs.c.owner, runs.c.cancel_requested).where(runs.c.id == self._run_id)
         ).one_or_none()
-        if row is None or row.version != self._version + 1 or row.owner not in (self._lease.name, None):
+        if row is None or row.version != self._version + 1 or row.owner not in (self._lease, None):
             return None
         return bool(row.cancel_requested)
 

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from sqlalchemy.exc import IntegrityError
 
-from framework.store.processes import RunLease
 from framework.store.schema import (
     blueprints,
     conversation_key,
@@ -477,12 +476,12 @@ def insert_held(
     connection: sa.Connection,
     state: RunState,
     row: Mapping[str, Any],
-    lease: RunLease,
+    lease: str,
     process: str,
     now: float,
 ) -> HeldRow:
     """Insert a run that starts now, held by a process under `lease`. Raises as `insert_run`."""
-    held = {"status": "running", "owner": lease.name, "process": process}
+    held = {"status": "running", "owner": lease, "process": process}
     _insert(connection, state, _INSERT, {**_new_run(state, now), **row, **held})
     return HeldRow(version=1, cancel_requested=False, conversation=row.get("conversation_id"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateColumn
 
 from framework.store.types import SEARCHED_TEXTS
-from framework.types.errors import ConfigError, StoreTooNew
+from framework.types.errors import StoreTooNew
 from framework.types.report import Status
 from framework.types.text import storable
 
@@ -50,7 +50,7 @@ conversations = sa.Table(
     sa.Column("forked_from", sa.Text),
     sa.Column("handed_to", sa.Text),
 )
-"""One row per conversation. `id` contains the tenant and user: see `texts.conversation_key`.
+"""One row per conversation. `id` contains the tenant and user: see `conversation_key`.
 
 `forked_from` is the id of the conversation, of the same tenant and user, whose first turns were copied to this one.
 `handed_to` is the agent that answers instead of `agent`, which has handed the conversation over.
@@ -213,7 +213,7 @@ spans = _run_table("agentsd_spans", _number("version"), _body())
 """Spans of a run that ended before the write of this version, as a JSON list."""
 
 packed = _run_table("agentsd_packed", sa.Column("body", sa.LargeBinary, nullable=False))
-"""Compressed parts, events and spans of an ended run; see `packing`."""
+"""Compressed parts, events and spans of an ended run; see `runs.pack`."""
 
 media = sa.Table(
     "agentsd_media",
@@ -352,7 +352,7 @@ pushes = _run_table(
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
     sa.Column("due_at", sa.Double, index=True),
 )
-"""Where clients want to be told of a run's pauses and end. `delivered` is the version of the run that was last sent.
+"""Receivers of notifications of a run's pauses and end. `delivered` is the version of the run that was last sent.
 
 Before an attempt to send a later version, `attempts` and `due_at`, the time of the next attempt, are increased.
 `due_at` is null once the end of the run was sent.
@@ -516,62 +516,21 @@ def said(text: str, dialect: str) -> sa.Select[tuple[str]]:
 
 _MIGRATION_LOCK = 0x6167656E7473
 
-Migration = Callable[[sa.Connection], None]
-
-
-def _ratings_and_forks(connection: sa.Connection) -> None:
-    for name in ("copied_from", "rating", "rating_comment", "rated_by", "rated_at"):
-        _add_column(connection, runs.c[name])
-    _add_column(connection, conversations.c.forked_from)
-
-
-def _notes(connection: sa.Connection) -> None:
-    notes.create(connection)
-
-
-def _grants(connection: sa.Connection) -> None:
-    metadata.create_all(connection, [grants, call_counts], checkfirst=False)
-
-
-def _triggers(connection: sa.Connection) -> None:
-    triggers.create(connection)
-
-
-def _add_column(connection: sa.Connection, column: sa.Column[Any]) -> None:
-    definition = CreateColumn(column).compile(dialect=connection.dialect)
-    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
-
-
-def _handoffs(connection: sa.Connection) -> None:
-    _add_column(connection, conversations.c.handed_to)
-
-
-def _pushes(connection: sa.Connection) -> None:
-    pushes.create(connection)
-
-
-def _case_results(connection: sa.Connection) -> None:
-    case_results.create(connection)
-
-
-MIGRATIONS: Mapping[int, Migration] = {
-    2: _ratings_and_forks,
-    3: _notes,
-    4: _grants,
-    5: _triggers,
-    6: _handoffs,
-    7: _pushes,
-    8: _case_results,
+_RATED = ("copied_from", "rating", "rating_comment", "rated_by", "rated_at")
+MIGRATIONS: Mapping[int, Sequence[sa.Table | sa.Column[Any]]] = {
+    2: [*(runs.c[name] for name in _RATED), conversations.c.forked_from],
+    3: [notes],
+    4: [grants, call_counts],
+    5: [triggers],
+    6: [conversations.c.handed_to],
+    7: [pushes],
+    8: [case_results],
 }
-"""Migrates a database from the version before to this one. All run in one transaction."""
+"""The tables and columns that each version has added to the one before. All are added in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
 _MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}
 """The oldest schema version of code that may use a database of this version."""
-_DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
-"""The table of versions before their numbers started at 1 again."""
-_DEVELOPMENT_VERSIONS: Mapping[int, int] = {10: 1, 11: 2}
-"""The versions of that table whose other tables are those of a version of today."""
 
 
 def upgrade(connection: sa.Connection) -> int:
@@ -581,7 +540,6 @@ def upgrade(connection: sa.Connection) -> int:
 
     Raises:
         StoreTooNew: the schema version is newer than this code supports.
-        ConfigError: a development version from before the first release wrote it, which cannot be migrated.
     """
     if connection.dialect.name == "postgresql":
         complete_for_postgresql()
@@ -591,20 +549,28 @@ def upgrade(connection: sa.Connection) -> int:
     saved: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(versions.c.version), 0))).scalar_one()
     if saved > SCHEMA_VERSION:
         _check_newer(connection, saved)
-    version = saved or _development_version(connection)
-    if version == 0:
+    if saved == 0:
         for statement in _create_statements(connection.dialect.name):
             connection.exec_driver_sql(statement)
     else:
-        for number in range(version + 1, SCHEMA_VERSION + 1):
-            MIGRATIONS[number](connection)
+        for number in range(saved + 1, SCHEMA_VERSION + 1):
+            for added in MIGRATIONS[number]:
+                _add(connection, added)
     rows = [
         {"version": number, "applied_at": time.time(), "min_version": _MIN_VERSIONS[number]}
         for number in range(saved + 1, SCHEMA_VERSION + 1)
     ]
     if rows:
         connection.execute(versions.insert(), rows)
-    return version
+    return saved
+
+
+def _add(connection: sa.Connection, added: sa.Table | sa.Column[Any]) -> None:
+    if isinstance(added, sa.Table):
+        added.create(connection)
+        return
+    definition = CreateColumn(added).compile(dialect=connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {added.table.name} ADD COLUMN {definition}")
 
 
 @cache
@@ -630,16 +596,3 @@ def _check_newer(connection: sa.Connection, version: int) -> None:
             f"the store has schema version {version}; this version of agentsd supports up to {SCHEMA_VERSION}, and "
             f"the store requires at least {min_version}: upgrade agentsd"
         )
-
-
-def _development_version(connection: sa.Connection) -> int:
-    """Return the version of tables that a development version wrote, 0 without tables; raises ConfigError."""
-    if not sa.inspect(connection).has_table(_DEVELOPMENT.name):
-        return 0
-    number: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(_DEVELOPMENT.c.version), 0))).scalar_one()
-    if number and number not in _DEVELOPMENT_VERSIONS:
-        raise ConfigError(
-            f"store.url: a development version of agentsd wrote this store, with schema {number}, which cannot be "
-            "migrated: move the store away, or set store.url to another one"
-        )
-    return _DEVELOPMENT_VERSIONS.get(number, 0)

@@ -17,16 +17,20 @@ from pydantic_core import PydanticSerializationError
 from framework.store import conversations as sql_conversations
 from framework.store import queue as sql_queue
 from framework.store import runs as sql_runs
-from framework.store import triggers as sql_triggers
-from framework.store.case_results import StoredCaseResults
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
 from framework.store.grants import StoredGrants
 from framework.store.limits import RunOffers, acquire_slots, load_counters
-from framework.store.lists import count_runs, count_waiting, decided_calls, list_runs, queue_size, select_backlog
+from framework.store.lists import (
+    count_runs,
+    count_waiting,
+    decided_calls,
+    list_runs,
+    queue_size,
+    select_fleet,
+)
 from framework.store.notes import Notes
 from framework.store.processes import (
     ProcessLease,
-    RunLease,
     RunLeases,
     StoreSignals,
     find_owner,
@@ -36,9 +40,9 @@ from framework.store.processes import (
     set_clock,
 )
 from framework.store.pruning import ClockCheck, check_clock, prune
-from framework.store.pushes import StoredPushes
-from framework.store.queue import Claims, NewDecisions, Sweep, Takeover, release_for_others
+from framework.store.queue import Claims, Sweep, Takeover, release_for_others
 from framework.store.record import RowBatch, SqlRecord, copied_columns, statements_of
+from framework.store.run_links import StoredCaseResults, StoredPushes, StoredTriggers, note_use
 from framework.store.runs import StateDiff, decode_spans, history_rows
 from framework.store.schema import (
     blueprints,
@@ -47,7 +51,6 @@ from framework.store.schema import (
     has_status,
     runs,
 )
-from framework.store.triggers import TriggerState
 from framework.store.types import (
     DEFAULT_LEASE_SECONDS,
     EMPTY_FORK_SECONDS,
@@ -72,13 +75,14 @@ from framework.store.types import (
     RunQuery,
     RunRecord,
     Signal,
+    StoredRun,
     WorkScope,
     database_paths,
 )
 from framework.store.usage import Grouping, Period, UsageReport, select_usage
 from framework.types.budget import BudgetUse, CounterKey
-from framework.types.errors import RunBlocked, RunNotFound, RunTaken, StoreError
-from framework.types.fleet import Backlog
+from framework.types.errors import RequestError, RunBlocked, RunNotFound, RunTaken, StoreError
+from framework.types.fleet import Fleet
 from framework.types.grant import Grant
 from framework.types.report import SpanRecord, Status
 from framework.types.state import Decision, IdempotencyKey, MadeDecision, Rating, RunRequest, RunState
@@ -108,6 +112,8 @@ class Store(StoreSignals):
         """Results of test cases."""
         self.pushes = StoredPushes(database)
         """Receivers of push notifications."""
+        self.triggers = StoredTriggers(database)
+        """What each trigger has started."""
         self._claims = Claims(database, self._leases, self._process, self._offers)
         self._sweep = Sweep(database, self._leases, self._offers)
         self._clock_check = ClockCheck(database.clock(), None)
@@ -222,7 +228,7 @@ class Store(StoreSignals):
         except BaseException as error:
             if claim is None or isinstance(error, RunTaken):  # else a claim lasts until `unclaim`
                 self._claims.drop(state.run_id, lease)
-                lease.end()
+                self._leases.end(lease)
             raise
         if claim is not None:
             self._claims.drop(state.run_id, claim)
@@ -265,14 +271,14 @@ class Store(StoreSignals):
             return True
 
         try:
-            taken = partial(takeover.acquire, lease_name=lease.name)
+            taken = partial(takeover.acquire, lease_name=lease)
             record = await self._hold(state, diff, lease, taken, sa.true(), limits, is_request=True)
         except RunBlocked:
-            lease.end()
+            self._leases.end(lease)
             await self._database.write(block, takeover.was_handed_over)
             raise
         except BaseException:
-            lease.end()
+            self._leases.end(lease)
             raise
         diff.changes(state)  # it was just loaded, so it is written
         return record
@@ -343,7 +349,7 @@ class Store(StoreSignals):
                 if run_id != request.run_id:
                     return run_id
                 if idempotency.trigger is not None:
-                    sql_triggers.note_use(connection, idempotency.trigger, request.run_id, self.now())
+                    note_use(connection, idempotency.trigger, request.run_id, self.now())
             sql_queue.insert_queued(connection, self._offers, request, state, row, self.now())
             batch.insert(connection, self._statements)
             return request.run_id
@@ -356,28 +362,6 @@ class Store(StoreSignals):
     async def run_of_key(self, idempotency: IdempotencyKey) -> str | None:
         """Return the id of the run that was saved with an idempotency key; raises IdempotencyConflict."""
         return await self._database.read(lambda connection: sql_queue.find_key(connection, idempotency, self.now()))
-
-    async def triggers(self) -> Mapping[str, TriggerState]:
-        """Return what each trigger has started, by name, also of triggers that were removed."""
-        return await self._database.read(sql_triggers.load_triggers)
-
-    async def register_trigger(self, name: str, schedule: str | None) -> TriggerState | None:
-        """Add a trigger, or note its new schedule; None: it was removed. Earlier times of a new one are not missed."""
-        now = self.now()
-        if schedule is not None:
-            return await self._database.write(lambda c: sql_triggers.register(c, name, schedule, now))
-        await self._database.write(lambda c: sql_triggers.forget_schedule(c, name))
-        return None
-
-    async def skip_trigger(self, name: str, tick: float | None, note: str) -> None:
-        """Note why a trigger starts no run now or, with `tick`, for the times of its schedule up to that one."""
-        await self._database.write(lambda c: sql_triggers.skip(c, name, tick, note, self.now()))
-
-    async def pause_trigger(self, name: str, *, is_paused: bool, by: str | None = None) -> bool:
-        """Pause or resume a trigger; return whether that changed anything. Times of a pause start no run afterwards."""
-        return await self._database.write(
-            lambda c: sql_triggers.pause(c, name, by, self.now(), is_paused=is_paused), is_request=True
-        )
 
     async def claim(
         self, limit: int, *, run_id: str | None = None, scope: WorkScope = EVERYTHING
@@ -606,6 +590,21 @@ class Store(StoreSignals):
         """Return the last saved state of a run; raises RunNotFound. A queued run has its message, but no history."""
         return await self._database.read(lambda connection: sql_runs.load_run(connection, run_id))
 
+    async def stored_run(self, state: RunState) -> StoredRun:
+        """Return a loaded run with its events and files.
+
+        Raises:
+            RequestError: the run has not started, or its calls were pruned.
+        """
+        if state.status == "queued":
+            raise RequestError(f"run {state.run_id} is queued: it has not started")
+        events = await self.events(state.run_id)
+        if not events and state.status not in ("running", "paused"):
+            raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")
+        blueprint = await self.blueprint(state.blueprint) if state.blueprint else None
+        infos = await self.runs(RunQuery(run_id=state.run_id))
+        return StoredRun(state, events, blueprint, infos[0].rating if infos else None)
+
     async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
         """Return the matching runs, by default oldest first; raises RequestError if `before` names no such run."""
         run_filter = query or RunQuery()
@@ -628,9 +627,16 @@ class Store(StoreSignals):
         """Return the numbers of queued and of paused runs, including those of other processes."""
         return await self._database.read(count_waiting)
 
-    async def backlog(self, query: RunQuery) -> Backlog:
-        """Return how many of the matching runs wait, where and why. Only the owner and agents of the query are used."""
-        return await self._database.read(lambda connection: select_backlog(connection, query, self.now()))
+    async def fleet(self, query: RunQuery | None = None) -> Fleet:
+        """Return the processes that share the store and report themselves, and the runs that wait.
+
+        Args:
+            query: the owner and agents of the runs; other agents of the processes are left out too.
+        """
+        scope = query or RunQuery()
+        return await self._database.read(
+            lambda connection: select_fleet(connection, self._database, self._leases, scope, self.now())
+        )
 
     async def queue_size(self) -> QueueSize:
         """Return how many runs wait in the queue, those of other processes included, by a count that is cheap."""
@@ -718,7 +724,7 @@ class Store(StoreSignals):
         self,
         state: RunState,
         diff: StateDiff,
-        lease: RunLease,
+        lease: str,
         work: Work[sql_runs.HeldRow],
         has_changed: sa.ColumnElement[bool],
         limits: RunLimits,
@@ -732,7 +738,7 @@ class Store(StoreSignals):
         """
 
         def committed(connection: sa.Connection) -> sql_runs.HeldRow | None:
-            select = sa.select(*sql_runs.HELD_COLUMNS).where(runs.c.id == state.run_id, runs.c.owner == lease.name)
+            select = sa.select(*sql_runs.HELD_COLUMNS).where(runs.c.id == state.run_id, runs.c.owner == lease)
             row = connection.execute(select.where(has_changed)).one_or_none()
             return row and sql_runs.held_row(row)
 
@@ -749,6 +755,7 @@ class Store(StoreSignals):
             self._offers,
             state,
             diff,
+            self._leases,
             lease,
             held,
             self.is_followed,
@@ -759,8 +766,7 @@ class Store(StoreSignals):
     def _takeover(
         self, state: RunState, made: Mapping[str, Decision], by: Deciders, grants: Sequence[Grant]
     ) -> Takeover:
-        bodies = {key: decision.model_dump_json() for key, decision in made.items()}
-        return Takeover(self._database, self._leases, self._offers, state, NewDecisions(bodies, by, grants))
+        return Takeover(self._database, self._leases, self._offers, state, made, by, grants)
 
 
 def _first_rows(state: RunState, diff: StateDiff, *, keeps_history: bool) -> tuple[RowBatch, dict[str, Any]]:

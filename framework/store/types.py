@@ -370,6 +370,18 @@ class Blueprint:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run with all that a replay needs, as it was loaded from a store, which is not needed any more."""
+
+    state: RunState
+    events: Sequence[Mapping[str, Any]]
+    """Its events in wire format."""
+    blueprint: Blueprint | None
+    """The files that it ran on, if they are stored."""
+    rating: Rating | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """One run, as shown in lists."""
 

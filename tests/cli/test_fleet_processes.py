@@ -15,7 +15,6 @@ from framework.config.settings import Settings
 from framework.server.startup import open_work
 from framework.store.store import Store
 from framework.store.url import open_store
-from framework.store.views import read_fleet
 from framework.types.fleet import Fleet
 from framework.types.state import RunState
 from tests.support.commands import agentsd
@@ -41,7 +40,7 @@ async def submitted(root: Path, store: Store) -> str:
 async def seen(store: Store, holds: Callable[[Fleet], object]) -> Fleet:
     """Return the fleet once a condition holds for it."""
     async with asyncio.timeout(PATIENCE):
-        while not holds(fleet := await read_fleet(store)):  # noqa: ASYNC110 - only the store shows it
+        while not holds(fleet := await store.fleet()):  # noqa: ASYNC110 - only the store shows it
             await asyncio.sleep(0.02)
     return fleet
 
@@ -83,14 +82,14 @@ def test_a_run_keeps_its_files_when_it_continues_in_a_process_that_was_reloaded(
                     (await accepted(gate)).close()
                     state = await ended(store, run_id)
                     assert (state.status, state.blueprint, state.digest) == ("completed", began.blueprint, began.digest)
-                    fleet = await read_fleet(store)
+                    fleet = await store.fleet()
                     assert [(one.name, one.alive) for one in fleet.processes] == [("second", True), ("first", False)]
                     assert len(fleet.digests["one"]) == 1
                     next_id = await submitted(second, store)
                     (await accepted(gate)).close()
                     assert (await ended(store, next_id)).blueprint != began.blueprint
                     assert await asyncio.to_thread(other.stop, signal.SIGTERM) == 0
-                    assert [one.name for one in (await read_fleet(store)).processes] == ["first"]
+                    assert [one.name for one in (await store.fleet()).processes] == ["first"]
                 await store.close()
 
     asyncio.run(main())

@@ -59,7 +59,7 @@ def test_each_time_and_each_delivery_makes_one_run_under_kills(tmp_path: Path, n
         store = await Store.open(url, root)
         processes, runs, kills, minute = [start(), start()], list[RunInfo](), 0, 0
         async with asyncio.timeout(PATIENCE):
-            while "each" not in await store.triggers():  # noqa: ASYNC110 - earlier times are not missed
+            while "each" not in await store.triggers.all():  # noqa: ASYNC110 - earlier times are not missed
                 await asyncio.sleep(0.02)
         while kills < KILLS:
             minute += 1
@@ -255,7 +255,7 @@ def test_a_report_and_an_issue_whose_processes_are_killed_are_each_finished_once
         await office.at(EVE)
         office.start("serve", "worker")
         async with asyncio.timeout(PATIENCE):
-            while len(await store.triggers()) < 2:  # noqa: ASYNC110 - earlier times are not missed
+            while len(await store.triggers.all()) < 2:  # noqa: ASYNC110 - earlier times are not missed
                 await asyncio.sleep(0.02)
         issues, day = list[str](), 0
         while office.kills < OFFICE_KILLS:

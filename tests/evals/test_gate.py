@@ -14,8 +14,8 @@ from framework import ConfigError, Runtime, tool
 from framework.config.settings import ComparisonGate, ReloadSettings, Settings
 from framework.evals import comparison, runner
 from framework.evals.suite import Judgement
-from framework.store.case_results import StoredCaseResults
 from framework.store.memory import MemoryStore
+from framework.store.run_links import StoredCaseResults
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import GenerationNotFound
 from framework.types.events import ConfigRejected, ConfigReloaded

@@ -19,7 +19,6 @@ from framework.evals.export import export_case
 from framework.evals.suite import case_file
 from framework.llm.client import ModelRequest
 from framework.replay import Difference, replay
-from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.case import CaseFile
 from framework.types.plan import PlanDraft, StepDraft
@@ -53,7 +52,7 @@ def test_a_replay_under_the_same_files_has_no_differences(asking: Path, data: st
                 result = await runtime.resume(result.run_id, {one.id: data.draw(DECISIONS) for one in decided})
             before = dict(world.ran)
             record = await store.load_run(result.run_id)
-            found = await replay(asking, await load_stored_run(store, record), runtime.catalog.current)
+            found = await replay(asking, await store.stored_run(record), runtime.catalog.current)
             assert dict(world.ran) == before, "no tool was called"
             return found
 
@@ -95,7 +94,7 @@ def run_then_edit(
                 await runtime.reload()
                 assert runtime.catalog.problems == (), runtime.catalog.problems
             record = await store.load_run(result.run_id)
-            found = await replay(root, await load_stored_run(store, record), runtime.catalog.current)
+            found = await replay(root, await store.stored_run(record), runtime.catalog.current)
             assert len(model.requests) == asked, "no model was asked"
             return result, record, found, export_case(record, await store.events(record.run_id))
 

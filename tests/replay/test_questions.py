@@ -12,7 +12,6 @@ from framework import Respond, Runtime
 from framework.evals.export import export_case
 from framework.evals.suite import case_file
 from framework.replay import Difference, replay
-from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.state import Decision
 from tests.support.commands import agentsd
@@ -37,7 +36,7 @@ def recorded(root: Path, turns: list[Turn], *answers: str, edit: dict[str, str] 
             record = await store.load_run(result.run_id)
             write(root, edit or {})
             await runtime.reload()
-            found = await replay(root, await load_stored_run(store, record), runtime.catalog.current)
+            found = await replay(root, await store.stored_run(record), runtime.catalog.current)
             return export_case(record, await store.events(result.run_id)), found
 
     return asyncio.run(main())

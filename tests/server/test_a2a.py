@@ -20,7 +20,7 @@ from a2a.helpers import get_artifact_text, get_data_parts, new_data_part, new_me
 from a2a.utils import errors
 
 from framework.server.a2a import send_pushes
-from framework.store.pushes import MAX_PUSHES
+from framework.store.run_links import MAX_PUSHES
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Approve
 from tests.support.api_keys import key_entry

@@ -18,7 +18,7 @@ from framework.llm.client import ScriptedModel, calls
 from framework.server import router
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.replay_api import MAX_REPLAYS, Replays
-from framework.store.views import StoredRun
+from framework.store.types import StoredRun
 from framework.testing import Turn
 from framework.types.messages import Message
 from framework.types.state import RunState

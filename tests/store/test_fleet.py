@@ -12,7 +12,6 @@ import pytest
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import Blueprint, Conversation, RunQuery
-from framework.store.views import read_fleet
 from framework.types.fleet import Fleet, ProcessDetails
 from framework.types.messages import Message
 from framework.types.state import RunState
@@ -53,7 +52,7 @@ def test_runs_are_counted_by_where_and_why_they_wait(any_url: str | None) -> Non
         (claimed,) = await store.claim(1)
         await begin(store)
         await pause(store)
-        fleet = await read_fleet(store)
+        fleet = await store.fleet()
         assert claimed.conversation_id == "c"
         assert groups(fleet) == {
             (None, "a", 2, "conversation"),
@@ -85,7 +84,7 @@ def test_runs_that_no_live_process_executes_are_named(worker: dict[str, Any], ex
         await store.enqueue(named("a"))
         await store.enqueue(request())
         await store.keep_alive("w", worker)
-        fleet = await read_fleet(store)
+        fleet = await store.fleet()
         assert {one.queue or one.agent: one.reason for one in fleet.waiting} == expected
 
     with_store(body, None)
@@ -97,7 +96,7 @@ def test_a_run_that_is_handed_on_is_listed_with_the_reasons_until_it_begins(any_
         run_id = await store.enqueue(named("b"))
         await store.claim(1)
         await store.release_for_others(run_id, "has no agent 'b'", 0)
-        fleet = await read_fleet(store)
+        fleet = await store.fleet()
         assert groups(fleet) == {(None, "b", 1, "handed_on")}
         assert [(one.run_id, one.reasons) for one in fleet.handed_on] == [(run_id, {"worker-1": "has no agent 'b'"})]
 
@@ -111,11 +110,11 @@ def test_a_run_without_its_process_is_released(new_store: Callable[[], str]) -> 
         await first.keep_alive("gone", WORKER)
         state = RunState(agent="a", blueprint="b1", messages=[Message(role="user", content="hello")])
         record = await first.start(state, None, Blueprint("b1", {}))
-        assert groups(await read_fleet(second)) == set()
+        assert groups(await second.fleet()) == set()
         await record.release()
-        assert groups(await read_fleet(second)) == {(None, "a", 1, "released")}
+        assert groups(await second.fleet()) == {(None, "a", 1, "released")}
         await first.close()
-        assert (await read_fleet(second)).processes == ()
+        assert (await second.fleet()).processes == ()
         await second.close()
 
     asyncio.run(main())
@@ -129,14 +128,14 @@ def test_the_processes_of_a_store_see_each_other_and_their_different_agents(new_
             details = ProcessDetails(**{**WORKER, "agents": {"a": digest, "same": "s"}, "version": "1.0"})
             await store.keep_alive(f"w{number}", details.model_dump(mode="json"))
         await begin(stores[0])
-        fleet = await read_fleet(stores[1])
+        fleet = await stores[1].fleet()
         assert [(one.name, one.alive, one.running, one.kind) for one in fleet.processes] == [
             ("w0", True, 1, "worker"),
             ("w1", True, 0, "worker"),
             ("w2", True, 0, "worker"),
         ]
         assert fleet.digests == {"a": {"d1": 2, "d2": 1}, "same": {"s": 3}}
-        limited = await read_fleet(stores[1], RunQuery(agents=("same",)))
+        limited = await stores[1].fleet(RunQuery(agents=("same",)))
         assert limited.digests == {"same": {"s": 3}}
         assert all(one.agents == {"same": "s"} for one in limited.processes)
         for store in stores:
@@ -168,7 +167,7 @@ def test_only_runs_in_scope_are_reported(any_url: str | None, scope: RunQuery, c
             await store.enqueue(named(agent, **owner))
         await begin(store, tenant="acme")
         await begin(store, agent="c", tenant="third")
-        fleet = await read_fleet(store, scope)
+        fleet = await store.fleet(scope)
         assert (sum(one.count for one in fleet.waiting), fleet.running) == counts
 
     with_store(body, any_url)
@@ -178,7 +177,7 @@ def test_what_a_newer_version_reports_is_read_as_far_as_possible() -> None:
     async def main() -> None:
         store = MemoryStore()
         await store.keep_alive("new", {**WORKER, "capacity": {"cpu": 4}, "agents": {"a": "d1"}, "moons": 3})
-        (process,) = (await read_fleet(store)).processes
+        (process,) = (await store.fleet()).processes
         assert (process.name, process.capacity, process.agents) == ("new", 0, {"a": "d1"})
 
     asyncio.run(main())

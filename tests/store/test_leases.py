@@ -85,7 +85,7 @@ def test_the_run_of_a_killed_process_is_released_immediately(tmp_path: Path, clo
 def test_zombies_and_processes_whose_id_was_reused_are_dead() -> None:
     ours = RunLeases(local=True)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        where, _, rest = RunLeases(local=True).new().name.rsplit("/", 2)
+        where, _, rest = RunLeases(local=True).new().rsplit("/", 2)
         started = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
         name = f"{where}/{child.pid}:{started}/{rest}"
         assert not ours.is_abandoned(name)
@@ -103,7 +103,7 @@ def test_zombies_and_processes_whose_id_was_reused_are_dead() -> None:
     left=st.floats(-100, 100).filter(lambda left: abs(left) > 1),
 )
 def test_the_time_of_day_is_used_only_for_unknown_processes(where: str, leased: bool, left: float) -> None:
-    ours, other = RunLeases(local=True), RunLeases(local=True).new().name
+    ours, other = RunLeases(local=True), RunLeases(local=True).new()
     until = ours.boot_lease(0)
     assert until is not None
     names = {

@@ -14,7 +14,6 @@ from framework.engine.runtime.background import EmbeddedSource
 from framework.store.database import StoreClock, create_engine, parse_store_url
 from framework.store.schema import SCHEMA_VERSION
 from framework.store.store import Store
-from framework.store.views import read_fleet
 from framework.testing import ScriptedModel, calls
 from framework.types.errors import StoreTooNew
 from tests.support.submitted_runs import Gate, project
@@ -61,7 +60,7 @@ def test_runs_continue_while_a_newer_process_migrates_the_store(tmp_path: Path, 
             paused = await runtime.result(submitted.run_id)
             result = await runtime.resume(submitted.run_id, {paused.pending[0].id: Approve()})
             assert (result.status, (await runtime.result(waiting.run_id)).output) == ("completed", "again")
-            assert [one.name for one in (await read_fleet(store)).processes] == ["old"]
+            assert [one.name for one in (await store.fleet()).processes] == ["old"]
             assert await store.sweep(10) == []
         await store.close()
 

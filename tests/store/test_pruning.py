@@ -14,7 +14,7 @@ from framework import Approve, Runtime
 from framework.server.startup import housekeeping
 from framework.store import conversations as sql_conversations
 from framework.store import memory as in_memory
-from framework.store.case_results import delete_old_case_results
+from framework.store.run_links import delete_old_case_results
 from framework.store.store import Store
 from framework.store.types import CaseResult, Pruned
 from framework.telemetry.metrics import ServerMetrics

@@ -8,7 +8,6 @@ from typing import Any
 
 from framework import Approve, RunResult, Runtime, tool
 from framework.replay import replay
-from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
 from tests.support.plans import draft, model_step, plan_project
 from tests.support.projects import agent, write
@@ -91,7 +90,7 @@ def test_a_resumed_run_and_a_replay_have_them(tmp_path: Path) -> None:
             done = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
             assert done.output == "done"
             state = await store.load_run(done.run_id)
-            assert await replay(root, await load_stored_run(store, state), runtime.catalog.current) == ()
+            assert await replay(root, await store.stored_run(state), runtime.catalog.current) == ()
         systems = [request.messages[0].content for model in (first, second) for request in model.requests]
         assert systems[0] == systems[1]
         assert HEAD in systems[0]

@@ -16,7 +16,6 @@ from framework import LimitExceeded, RunResult, Runtime, tool
 from framework.engine.model_call.turn import MAX_CONTINUATIONS
 from framework.llm.client import ModelReply, ModelRequest
 from framework.replay import replay
-from framework.store.views import load_stored_run
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.types.errors import AgentsdError, ModelError
 from framework.types.events import ContentReceived, Event, RunFinished, Warned
@@ -442,7 +441,7 @@ def test_a_replay_of_a_cut_answer_has_no_differences(tmp_path: Path, mode: str) 
             result = await runtime.run("go")
             assert result.truncated
             record = await store.load_run(result.run_id)
-            return await replay(root, await load_stored_run(store, record), runtime.catalog.current)
+            return await replay(root, await store.stored_run(record), runtime.catalog.current)
 
     assert asyncio.run(main()) == ()
 

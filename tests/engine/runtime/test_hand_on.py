@@ -15,7 +15,6 @@ from framework.engine.runtime.background import EmbeddedSource
 from framework.engine.runtime.presence import RunReleaser
 from framework.store.store import Store
 from framework.store.types import RunQuery, RunRecord
-from framework.store.views import read_fleet
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import RunState
 from tests.support.projects import agent, write
@@ -107,7 +106,7 @@ async def look(runtime: Runtime) -> None:
 
 
 async def reasons(runtime: Runtime) -> dict[str, dict[str, str]]:
-    return {one.run_id: one.reasons for one in (await read_fleet(runtime.store)).handed_on}
+    return {one.run_id: one.reasons for one in (await runtime.store.fleet()).handed_on}
 
 
 async def status(runtime: Runtime, run_id: str) -> str:

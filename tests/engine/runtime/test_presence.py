@@ -16,7 +16,6 @@ from framework.engine.runtime.background import EmbeddedSource
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import WorkScope
-from framework.store.views import read_fleet
 from framework.testing import ScriptedModel
 from framework.types.fleet import FleetProcess
 from framework.types.installation import installed_version
@@ -50,7 +49,7 @@ def project(root: Path) -> Path:
 
 
 async def only_process(store: Store) -> FleetProcess:
-    (process,) = (await read_fleet(store)).processes
+    (process,) = (await store.fleet()).processes
     return process
 
 
@@ -60,7 +59,7 @@ def test_a_process_is_listed_from_its_announcement_until_it_closes(tmp_path: Pat
         work = EmbeddedSource(7, WorkScope(agents=frozenset(("b", "a")), queues=frozenset(("night",))))
         models = {"scripted": ScriptedModel("hi")}
         async with Runtime.open(project(tmp_path), store=store, models=models, work=work, watch=False) as runtime:
-            assert (await read_fleet(store)).processes == (), "a program that is not announced reports nothing"
+            assert (await store.fleet()).processes == (), "a program that is not announced reports nothing"
             await runtime.presence.announce("worker", "w1")
             process = await only_process(store)
             assert (process.name, process.kind, process.pid, process.alive) == ("w1", "worker", os.getpid(), True)
@@ -69,10 +68,10 @@ def test_a_process_is_listed_from_its_announcement_until_it_closes(tmp_path: Pat
             assert (process.queues, process.only_agents) == (("night",), ("a", "b"))
             assert process.agents == {"a": runtime.catalog.current.agents["a"].digest}
             presence = runtime.presence
-        assert len((await read_fleet(other)).processes) == 1, "until its runs are released"
+        assert len((await other.fleet()).processes) == 1, "until its runs are released"
         await presence.close()
         await store.close()
-        assert (await read_fleet(other)).processes == ()
+        assert (await other.fleet()).processes == ()
         await other.close()
 
     asyncio.run(main())

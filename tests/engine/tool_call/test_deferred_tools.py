@@ -18,7 +18,6 @@ from framework.engine.context.policy import Policy
 from framework.llm.client import ModelRequest
 from framework.llm.message_shape import estimate_tokens
 from framework.replay import replay
-from framework.store.views import load_stored_run
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.tools.toolset import TOOL_SEARCH
 from framework.types.messages import ToolDefinition
@@ -343,7 +342,7 @@ def test_a_replay_finds_the_same(tmp_path: Path) -> None:
         options: dict[str, Any] = {"models": {"scripted": model}, "store": store, "watch": False}
         async with Runtime.open(root, tools=TOOLS_OF_BUSINESS, **options) as runtime:
             result = await runtime.run("go", agent="clerk")
-            stored = await load_stored_run(store, await store.load_run(result.run_id))
+            stored = await store.stored_run(await store.load_run(result.run_id))
             return await replay(root, stored, runtime.catalog.current)
 
     assert asyncio.run(main()) == ()

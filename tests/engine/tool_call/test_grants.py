@@ -21,7 +21,6 @@ from framework.engine.tool_call.call import explain_tools
 from framework.llm.client import ModelRequest
 from framework.replay import replay
 from framework.store.types import GrantQuery
-from framework.store.views import load_stored_run
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.grant import Grant, Remember
 from tests.support.cases import cases
@@ -237,7 +236,7 @@ def test_a_replay_remembers_nothing_and_finds_what_was_granted(tmp_path: Path) -
             first, grant = await remember(runtime, {"order": "A-1", "amount": 5}, **CHEAP)
             second = await ask(runtime, {"order": "A-2", "amount": 6}, {"order": "A-3", "amount": 7})
             for run in (first, second):
-                stored = await load_stored_run(runtime.store, await runtime.store.load_run(run.run_id))
+                stored = await runtime.store.stored_run(await runtime.store.load_run(run.run_id))
                 assert await replay(tmp_path, stored, runtime.catalog.current) == ()
             (again,) = await runtime.store.grants.list(GrantQuery())
             assert (again.id, again.uses) == (grant.id, 2)

@@ -15,7 +15,6 @@ from framework import Approve, Edit, Reject, RunResult, Runtime, ToolError, tool
 from framework.engine.tool_call.results import to_json
 from framework.evals.export import export_case
 from framework.replay import replay
-from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.tool import Tool
 from framework.types.events import wire
@@ -120,7 +119,7 @@ def test_old_records_with_a_rejected_call_as_denied_are_still_read(tmp_path: Pat
         old = ToolResult(status="denied", error="a human rejected the call: dear", metadata={"decision": "reject"})
         record.calls[key] = record.calls[key].model_copy(update={"result": old})
         async with Runtime.open(tmp_path, tools=tools(), models={"scripted": ScriptedModel()}, watch=False) as runtime:
-            return await replay(tmp_path, await load_stored_run(store, record), runtime.catalog.current)
+            return await replay(tmp_path, await store.stored_run(record), runtime.catalog.current)
 
     assert asyncio.run(differences()) == ()
     record = asyncio.run(store.load_run(result.run_id))

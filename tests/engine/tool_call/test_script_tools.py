@@ -12,7 +12,6 @@ import pytest
 
 from framework import RunResult, Runtime, Tool, tool
 from framework.replay import Difference, replay
-from framework.store.views import load_stored_run
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.toolset import TOOL_SEARCH
 from tests.support.commands import agentsd, install_command_in
@@ -92,7 +91,7 @@ def test_a_replay_runs_the_script_with_the_recorded_results(tmp_path: Path) -> N
         root = clerk(tmp_path)
         async with Runtime.open(root, tools=[pay], **options) as runtime:
             result = await runtime.run("go", agent="clerk")
-            stored = await load_stored_run(store, await store.load_run(result.run_id))
+            stored = await store.stored_run(await store.load_run(result.run_id))
             same = await replay(root, stored, runtime.catalog.current)
         clerk(tmp_path, skill_policy="{deny: [{tool: pay, when: {invoice: '1'}}], allow: ['*']}")
         async with Runtime.open(root, tools=[pay], **options) as runtime:

@@ -14,7 +14,6 @@ import pytest
 from framework import Approve, RunResult, Runtime, Tool, events, tool
 from framework.llm.message_formats import exported
 from framework.replay import replay
-from framework.store.views import load_stored_run
 from tests.support.formats import OPENAI, RESPONSES, SIGNATURE, Calls, Format, says
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, wire_server
@@ -179,7 +178,7 @@ def test_a_stored_run_resumes_in_another_process_with_its_reasoning_and_can_be_r
             (pending,) = paused.pending
             result = await runtime.resume(paused.run_id, {pending.id: Approve()})
             record = await runtime.store.load_run(paused.run_id)
-            stored = await load_stored_run(runtime.store, record)
+            stored = await runtime.store.stored_run(record)
             assert await replay(runtime.root, stored, runtime.catalog.current) == ()
             return result
 

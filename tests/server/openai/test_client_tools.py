@@ -22,7 +22,6 @@ from framework.llm.client import ModelRequest
 from framework.replay import replay
 from framework.store.memory import MemoryStore
 from framework.store.types import RunInfo
-from framework.store.views import load_stored_run
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.plan import PlanDraft, StepDraft
 from tests.support.cases import FACTOR
@@ -332,7 +331,7 @@ def test_a_replay_repeats_the_results_of_the_client(tmp_path: Path) -> None:
         await ask(client, [*USER, *results_of(first.message)])
         (run,) = await server.runs()
         store = server.runtime.store
-        stored = await load_stored_run(store, await store.load_run(run.run_id))
+        stored = await store.stored_run(await store.load_run(run.run_id))
         return await replay(tmp_path, stored, server.runtime.catalog.current)
 
     differences, _, _ = serve(tmp_path, ROME, "It is sunny.", use=use)
