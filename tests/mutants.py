@@ -133,7 +133,7 @@ MUTANTS = (
         '(has_status("queued"), runs.c.attempts)',
         WAITING_TEST,
     ),
-    Mutant(WAITING, 'has_status("queued"), runs.c.owner == lease.name)', 'has_status("queued"))', WAITING_TEST),
+    Mutant(WAITING, 'has_status("queued"), runs.c.owner == lease)', 'has_status("queued"))', WAITING_TEST),
     Mutant(WAITING, "columns.created_at <= now", "columns.created_at > now", WAITING_TEST),
     Mutant("store/queue", "waiting >= MAX_WAITING_RUNS", "waiting > MAX_WAITING_RUNS", WAITING_TEST),
     Mutant("store/queue", "if earlier.digest != idempotency.digest:", "if False:", WAITING_TEST),

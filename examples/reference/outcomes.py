@@ -8,14 +8,14 @@ from examples.reference.markdown import code, table
 from framework.cli import config as config_command
 from framework.server import agui, openai_api, openai_request, process, startup
 from framework.server import errors as server_errors
-from framework.tools import a2a_client, arguments, http, http_hosts, json_schema
+from framework.tools import a2a_client, arguments, http, json_schema, remote_sources
 from framework.tools.openapi import source as api_source
 from framework.types import errors
 from framework.types.errors import EXIT_CODES, OUTCOMES, AgentsdError, outcome_for
 from framework.types.report import WARNINGS
 
 MODULES = (
-    *(errors, arguments, json_schema, http, http_hosts, api_source, a2a_client),
+    *(errors, arguments, json_schema, http, remote_sources, api_source, a2a_client),
     *(server_errors, agui, openai_request, openai_api, process, startup, config_command),
 )
 """Where errors are defined: those of runs and tools first, then those of the server and of commands."""

@@ -101,13 +101,8 @@ def create_engine(
 ) -> sa.Engine:
     """Create the engine for a database.
 
-    Args:
-        url: a URL from `parse_store_url`.
-        begin: SQL statement that starts a SQLite transaction.
-        idle_seconds: how long a transaction in PostgreSQL may wait for the next statement of this process, which may
-            be suspended, before the server ends it and releases its locks.
-        clock: the time that SQLite reads; PostgreSQL has its own.
-        snapshots: use REPEATABLE READ in PostgreSQL, so that a transaction reads one snapshot, as in SQLite.
+    `begin` starts a SQLite transaction. In PostgreSQL, a transaction whose process sends no statement for
+    `idle_seconds` is ended, and with `snapshots`, each reads one snapshot, as in SQLite.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url, begin, clock)
@@ -302,10 +297,7 @@ class ConnectionThreads:
     def submit(self, work: Work[T], *, transaction: bool = True, locks_until: float | None = None) -> Future[T]:
         """Execute work in one of the threads; raises StoreError after `close`.
 
-        Args:
-            work: the function to execute.
-            transaction: execute it in a transaction.
-            locks_until: time of the monotonic clock from which it does not wait for locks. None: as configured.
+        `locks_until` is the time of the monotonic clock from which it does not wait for locks.
         """
         try:
             return self._pool.submit(self._execute, work, transaction, locks_until)
@@ -471,13 +463,8 @@ class Database:
     ) -> Database:
         """Connect, and migrate the tables to the current version.
 
-        Args:
-            url: the URL of the database.
-            root: base folder for a relative file path.
-            retry_seconds: how long to retry while PostgreSQL is unreachable after the first connection, or a SQLite
-                file is locked. Opening is retried only while a SQLite file is locked, for `lock_seconds`.
-            idle_seconds: after how long PostgreSQL ends a transaction of this process if it sends no statement.
-            clock: set to the database's clock. A SQLite file has none: there, it starts with this machine's time.
+        Opening is retried only while a SQLite file is locked, for `lock_seconds`. `clock` is set to the database's
+        clock; a SQLite file has none.
 
         Raises:
             ConfigError: the URL is invalid or of an unsupported database, or its driver is not installed.
@@ -554,10 +541,7 @@ class Database:
     async def listen(self, channel: str, started: Callable[[], object], received: Callable[[str], object]) -> None:
         """Listen on a channel of PostgreSQL, through a connection of its own, until the caller is cancelled.
 
-        Args:
-            channel: the name of the channel.
-            started: called once the connection listens.
-            received: called in the event loop with the payload of each notification.
+        `started` is called once the connection listens, `received` in the event loop with each payload.
 
         Raises:
             StoreError: the connection was cut, or could not be opened.

@@ -67,13 +67,7 @@ class RunOffers:
         return offered
 
     def release(self, connection: sa.Connection, condition: sa.ColumnElement[bool], **columns: Any) -> list[OfferedRun]:
-        """Release the runs in progress and the claimed runs that match, offer those that can start or be resumed.
-
-        Args:
-            connection: the connection.
-            condition: selects runs that this process may write.
-            columns: more columns to set.
-        """
+        """Release the runs in progress and the claimed runs that match, offer those that can start or be resumed."""
         ready = sa.and_(has_status("queued"), is_next(), runs.c.blocked_by.is_(None))
         values = {**RELEASED, "ready": ready, "offered_at": self.offered_at, **columns}
         returned = (*OFFERED_COLUMNS, runs.c.status, runs.c.ready)
@@ -83,12 +77,8 @@ class RunOffers:
     def release_dead(self, connection: sa.Connection, dead: Collection[str]) -> list[OfferedRun]:
         """Release all runs of processes that have ended, and offer them.
 
-        A process that held a single run ended because of it, as far as can be known. All runs of a process are released
-        together, so that the last one does not look as if it had been alone.
-
-        Args:
-            connection: the connection.
-            dead: ids of processes that cannot renew their leases until the transaction ends.
+        A process that held a single run ended because of it, as far as can be known. All runs of a process are
+        released together, so that the last one does not look as if it had been alone.
         """
         held = sa.select(runs.c.no, runs.c.process).where(is_claimed_or_running(), runs.c.process.in_(dead))
         rows = connection.execute(held.order_by(runs.c.no).with_for_update()).all()
@@ -203,13 +193,7 @@ def select_unblocked(
     """Return the first run that waits for each limit that has had a free slot for some seconds, if any.
 
     That is the case if a process ended with its slots, or if the limit was raised or removed: nobody was woken then.
-    The run that starts wakes the next one.
-
-    Args:
-        connection: the connection.
-        database: the database.
-        allowed: the limits as they are now.
-        after: the key after which to continue: an earlier call's second value.
+    The run that starts wakes the next one. `after` is the second value of the call before.
 
     Returns:
         The numbers of the runs, and the key after which the next call continues.

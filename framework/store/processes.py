@@ -46,8 +46,7 @@ class RunLeases:
     def __init__(self, *, local: bool) -> None:
         """Create the prefix of the names of these leases.
 
-        Args:
-            local: whether other holders may be processes of this machine, whose liveness can be checked directly.
+        `local`: other holders may be processes of this machine, whose liveness can be checked directly.
         """
         self._local, self._machine = local, _machine_id()
         self._boot = _boot_id() if local else ""
@@ -78,23 +77,13 @@ class RunLeases:
         return time.monotonic() + lease_seconds * _ALIVE_LEASE_FACTOR if self._boot else None
 
     def seconds_since_renewal(self, name: str, boot_lease: float | None, lease_seconds: float) -> float | None:
-        """Return how long ago a living process of this machine renewed its lease; None for any other process.
-
-        Args:
-            name: the name of the process.
-            boot_lease: when its lease expires on the machine's monotonic clock, if known.
-            lease_seconds: how long its lease lasts.
-        """
+        """Return how long ago a living process of this machine renewed its lease; None for any other process."""
         if boot_lease is None or not self.is_held(name, boot_lease, leased=False):
             return None
         return time.monotonic() - (boot_lease - lease_seconds * _ALIVE_LEASE_FACTOR)
 
     def is_abandoned(self, name: str | None) -> bool:
-        """Return whether the holder of a lease is known to be gone. Always False for processes on other machines.
-
-        Args:
-            name: the name of a lease or of a process.
-        """
+        """Return whether the holder of a lease is known to be gone. Always False for processes on other machines."""
         if name is None:
             return False
         if name.startswith(f"{self.name}."):
@@ -105,11 +94,8 @@ class RunLeases:
     def is_held(self, name: str | None, boot_lease: float | None, *, leased: bool) -> bool:
         """Return whether a process is alive, and holds its run.
 
-        Args:
-            name: the name of the lease in the run's row, or of the process.
-            boot_lease: when the lease of the process expires on the machine's monotonic clock, if known.
-            leased: whether the lease of the process is valid by the database's clock. Used only if nothing better is
-                known, because a machine's time of day may be wrong by an hour.
+        `leased`, whether its lease is valid by the database's clock, is used only if nothing better is known, because
+        a machine's time of day may be wrong by an hour.
         """
         if name is None or self.is_abandoned(name):
             return False
@@ -188,11 +174,7 @@ class ProcessLease:
     ) -> T:
         """Execute work that takes runs, in a transaction in which the lease is renewed if it is older than a third.
 
-        Args:
-            work: the function to execute, as for `Database.write`.
-            committed: as for `Database.write`.
-            renew: renew the lease in any case.
-            is_request: as for `Database.write`.
+        With `renew`, it is renewed in any case. The other options are those of `Database.write`.
         """
         now = time.monotonic(), time.time()
         if not renew and self._is_fresh(now):

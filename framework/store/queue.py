@@ -169,16 +169,7 @@ def release_for_others(
 ) -> str | None:
     """Release a run that a process cannot execute, and save the reason. It is offered after `delay` seconds.
 
-    Args:
-        connection: the connection.
-        database: the database.
-        run_id: a run that the process holds; another one is not changed.
-        process: id and name of the process.
-        reason: why it cannot execute the run.
-        delay: in seconds.
-
-    Returns:
-        The name of the lease under which the process held the run; None if it did not.
+    Return the name of the lease under which the process (id and name) held the run; None if it did not.
     """
     held = sa.and_(runs.c.id == storable(run_id), is_claimed_or_running(), runs.c.process == process[0])
     row = connection.execute(sa.select(runs.c.owner, runs.c.refusals).where(held).with_for_update()).one_or_none()
@@ -319,12 +310,7 @@ def select_ready(
 ) -> list[int]:
     """Return the numbers of the runs that can start, in the order in which they are claimed.
 
-    Args:
-        connection: the connection.
-        limit: the maximum number of runs.
-        scope: return only these runs.
-        run_id: return only this run.
-        lock: lock the runs until the transaction ends, and skip those that are locked.
+    With `lock`, they are locked until the transaction ends, and those that are locked already are skipped.
     """
     select = _READY.limit(limit)
     if run_id is not None:

@@ -172,10 +172,7 @@ def is_progress(row: StateRow) -> bool:
 def assemble_state(parts: Iterable[tuple[str, RowKind, str]], history: Sequence[str], version: int) -> RunState:
     """Rebuild a run's state from its rows; raises ValueError if rows are missing or damaged.
 
-    Args:
-        parts: path, kind and body of each row, in order within each kind.
-        history: for a run in a conversation, the earlier messages as JSON.
-        version: the version of the run's record.
+    `history` has the earlier messages of its conversation as JSON.
     """
     runs: dict[str, dict[str, list[str]]] = {}
     for path, kind, body in parts:
@@ -270,15 +267,8 @@ def pack(
 ) -> bool:
     """Replace the rows of an ended run by one packed row, in the connection's transaction.
 
-    Args:
-        connection: the connection.
-        run_id: the id of the run.
-        last_events: numbers and bodies of events that have no rows yet.
-        last_spans: bodies of spans that have no rows yet.
-        only_parts: path, kind and body of all parts of a run that has no rows yet, in order. None: it has.
-
-    Returns:
-        Whether the run was packed; otherwise, the last events and spans need rows.
+    `only_parts` are all parts of a run that has no rows yet. Return whether the run was packed; otherwise, its last
+    events and spans need rows.
     """
     run, has_rows = {"run": run_id}, only_parts is None
     tables: list[list[Any]] = [[*(only_parts or ())], [], []]

@@ -309,10 +309,7 @@ class Store(StoreSignals):
     async def release_for_others(self, run_id: str, reason: str, delay: float) -> None:
         """Release a run that this process holds or has claimed, and cannot execute.
 
-        Args:
-            run_id: the run. If this process does not hold it, nothing changes.
-            reason: why this process cannot execute it, which is stored by the name of the process.
-            delay: the run is offered again by the first sweep after this many seconds.
+        The reason is stored by the name of the process. The first sweep after `delay` seconds offers the run again.
         """
         self._claims.leases.pop(run_id, None)
         process = (self._leases.name, self._process.name)
@@ -434,12 +431,7 @@ class Store(StoreSignals):
         return {run_id: held[run_id] for run_id in run_ids if run_id in held}
 
     async def keep_alive(self, name: str, info: Mapping[str, Any]) -> None:
-        """Save what this process reports about itself, and renew its lease.
-
-        Args:
-            name: the name of the process for people, such as that of its machine.
-            info: JSON data.
-        """
+        """Save what this process reports about itself, and renew its lease."""
         await self._process.keep_alive(name, info, self._read_held)
 
     def _read_held(self, connection: sa.Connection) -> Mapping[str, bool]:
@@ -630,8 +622,7 @@ class Store(StoreSignals):
     async def fleet(self, query: RunQuery | None = None) -> Fleet:
         """Return the processes that share the store and report themselves, and the runs that wait.
 
-        Args:
-            query: the owner and agents of the runs; other agents of the processes are left out too.
+        Agents that the query leaves out are left out of the processes, too.
         """
         scope = query or RunQuery()
         return await self._database.read(

@@ -520,12 +520,7 @@ _SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def database_paths(url: str, root: Path) -> tuple[Path, ...]:
-    """Return the absolute paths of a store's database files, or nothing if the URL names a server.
-
-    Args:
-        url: a store URL such as `sqlite:///state.db`; it may be invalid.
-        root: the project folder.
-    """
+    """Return the absolute paths of a store's database files, or nothing if the URL names a server."""
     scheme, mark, rest = url.partition(":///")
     name = rest.partition("?")[0].removeprefix("file:")
     if not mark or not scheme.startswith("sqlite") or not name:

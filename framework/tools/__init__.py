@@ -3,7 +3,7 @@
 In reading order; each module imports only from those below it:
 
     connection_pool  Connections to tool servers, shared by the generations that use the same server entry.
-    a2a              Agents of other servers, used as sub-agents by the protocol A2A.
+    remote_sources   Tools of HTTP hosts that list them, and agents of other servers, by the protocol A2A.
     a2a_client       The client of such an agent: its card, tasks and results.
     openapi          HTTP APIs: tools that OpenAPI documents or the project's files describe.
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.
@@ -11,7 +11,6 @@ In reading order; each module imports only from those below it:
     plugins          Loads plugin files, each as a fresh module, and sets them up with the generations that use them.
     grants           Decides whether a remembered approval covers a call, and suggests its conditions.
     mcp              MCP servers: their tools, resources and prompts.
-    http_hosts       HTTP hosts that describe their tools in a file, and the source that calls them.
     tool_source      The interface of tool servers, tools built from their descriptions, and pinned definitions.
     conditions       Conditions (`when`) of policy rules, and one canonical form of paths and URLs for them.
     logins           Logins at tool servers as files: one for each account, readable by their owner only.

@@ -27,10 +27,10 @@ from framework.tools.http import (
     WebUrl,
     parse_http_url,
     refuse_ambiguous_path,
-    validate_headers,
 )
 from framework.tools.tool import Inquiry, ToolContext
-from framework.types.errors import AgentsdError, ConfigError, RequestError, ToolError
+from framework.tools.tool_source import configured_headers, configured_url
+from framework.types.errors import AgentsdError, RequestError, ToolError
 from framework.types.file import File
 from framework.types.http import backoff
 from framework.types.state import Approve, Decision, Respond
@@ -65,21 +65,10 @@ class Card:
     binding: str
 
 
-def fixed_headers(agent: A2aAgent) -> dict[str, str]:
-    """Return the headers of every request; raise ConfigError if one is invalid."""
-    try:
-        return validate_headers({name: value.get_secret_value() for name, value in agent.headers.items()})
-    except ToolError as error:
-        raise ConfigError(error.message) from None
-
-
 def server_of(agent: A2aAgent) -> tuple[WebUrl, WebUrl]:
     """Return the URL of the card, and that of the server that gets the messages; raise ConfigError."""
-    try:
-        card = parse_http_url(agent.card)
-        return card, parse_http_url(agent.url) if agent.url else card
-    except UrlRefused as error:
-        raise ConfigError(error.message) from None
+    card = configured_url(agent.card)
+    return card, configured_url(agent.url) if agent.url else card
 
 
 async def read_card(agent: A2aAgent, headers: Mapping[str, str]) -> Card:
@@ -200,15 +189,13 @@ class RemoteAgent:
     def __init__(self, name: str, agent: A2aAgent) -> None:
         """Use the entry of an agent.
 
-        Args:
-            name: name of the agent in messages, such as `agent.billing`.
-            agent: its entry.
+        `name` is its name in messages.
 
         Raises:
             ConfigError: a URL or a header is invalid.
         """
         self._name, self._agent = name, agent
-        self._headers = fixed_headers(agent)
+        self._headers = configured_headers({name: one.get_secret_value() for name, one in agent.headers.items()})
         server_of(agent)
 
     async def card(self) -> Card:
@@ -231,14 +218,7 @@ class RemoteTask:
     """The task of one call. What it keeps is stored with the call."""
 
     def __init__(self, name: str, client: Client, context: ToolContext, seconds: float) -> None:
-        """Continue from the last attempt of the call.
-
-        Args:
-            name: name of the agent in messages, such as `agent.billing`.
-            client: client of the agent.
-            context: context of the call.
-            seconds: time limit of the task, without pauses.
-        """
+        """Continue from the last attempt of the call. `seconds` is the time limit of the task, without pauses."""
         self._name, self._client, self._context, self._seconds = name, client, context, seconds
         stored = context.continuation
         self._task: str = stored.get("task", "")

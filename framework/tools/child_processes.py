@@ -345,14 +345,7 @@ def program_problem(root: Path, hook: CommandHook) -> str | None:
 
 
 def command_hook(place: HookPlace, hook: CommandHook, root: Path, where: str) -> Extension:
-    """Return the hook that executes a program.
-
-    Args:
-        place: when it is called.
-        hook: its program and arguments.
-        root: the project's folder, in which it runs.
-        where: `file:line` of its entry, which refusals name.
-    """
+    """Return the hook that executes a program. `where` is the `file:line` of its entry, which refusals name."""
 
     async def ask(context: ToolContext, *arguments: Any) -> str | ToolResult | None:
         question = {"hook": place, **_question(place, context, arguments)}

@@ -336,14 +336,7 @@ _NUMBER_IN_TEXT = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 def rule_matches(
     rule: Rule, arguments: Mapping[str, Any], tool: Tool | None = None, base: BaseFolder = WORKING_FOLDER
 ) -> bool:
-    """Return whether all conditions of a rule are met. A condition on a missing argument is not met.
-
-    Args:
-        rule: its `when` maps arguments, or parts of them such as `filter.amount`, to conditions.
-        arguments: the arguments of the call.
-        tool: declares which arguments are paths and URLs.
-        base: the folder that paths are relative to.
-    """
+    """Return whether all conditions of a rule are met. A condition on a missing argument is not met."""
     for name, condition in rule.when.items():
         match = matcher_for(tool, name, base)
         if not any(condition_matches(condition, value, match) for value in values_at(arguments, name)):
@@ -354,10 +347,7 @@ def rule_matches(
 def condition_matches(condition: Condition, value: Any, match: Matcher = fnmatchcase) -> bool:
     """Return whether a value matches a condition. A list matches if any of its items does.
 
-    Args:
-        condition: a comparison such as `> 50`, `!= PATTERN`, a pattern, or a value.
-        value: JSON data. An object cannot be compared, so it meets every condition.
-        match: matches a text with a pattern.
+    An object cannot be compared, so it meets every condition.
     """
     if isinstance(value, list):
         return any(condition_matches(condition, item, match) for item in value)
@@ -401,11 +391,6 @@ def condition_fault(tool: Tool, name: str, condition: Condition) -> str | None:
 
     It is a fault if no value of the argument meets the condition, or if every value does, except for `*`. Only the
     declared type, its choices and its limits are known: the format of a text is not.
-
-    Args:
-        tool: a tool that has the argument.
-        name: dotted name of the argument.
-        condition: the condition.
     """
     found = _fault(tool, name, condition)
     if found is None:
@@ -625,11 +610,6 @@ def policy_views(
     """Return the forms of a call's arguments that a policy must evaluate.
 
     These are the arguments as given, and as the tool receives them if that differs.
-
-    Args:
-        tool: adds its default values.
-        arguments: the arguments as given.
-        bound: the arguments after conversion to the tool's types; None if they have not been converted yet.
     """
     original = tool.with_defaults(arguments)
     converted = to_json_values(bound) if bound is not None else original

@@ -8,11 +8,10 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.tools.a2a import A2aSource
-from framework.tools.http_hosts import SkillSource
 from framework.tools.logins import LoginStore
 from framework.tools.mcp.source import McpSource
 from framework.tools.openapi.source import ApiSource
+from framework.tools.remote_sources import A2aSource, SkillSource
 from framework.tools.tool_source import OnChange, ToolSource
 from framework.types.errors import ConfigError
 from framework.types.redact import redact
@@ -55,12 +54,7 @@ class ConnectionPool:
     """Starts each source when it is first needed, and closes it when no generation uses it any longer."""
 
     def __init__(self, changed: OnChange, logins: LoginStore | None = None) -> None:
-        """Create an empty pool.
-
-        Args:
-            changed: called whenever the tools or faults of a source change.
-            logins: where logins at servers are stored.
-        """
+        """Create an empty pool."""
         self._changed, self._logins = changed, logins
         self._opened: list[PooledSource] = []
         self._wanted: list[PooledSource] = []

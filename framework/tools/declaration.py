@@ -148,11 +148,7 @@ def resolve_arguments(
 ) -> tuple[str, ...]:
     """Return the arguments that `paths` or `urls` names, under every name that a call can use for them.
 
-    Args:
-        tool: name of the tool, for errors.
-        option: `paths` or `urls`.
-        given: one dotted name, or several.
-        spellings: returns the names of a parameter, or none if there is no such parameter.
+    `spellings` returns the names of a parameter, or none if there is no such parameter.
 
     Raises:
         ConfigError: a name is not a string, or not the name of a parameter.

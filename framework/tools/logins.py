@@ -74,9 +74,7 @@ class LoginStore:
     def __init__(self, folder: Path, limits: Callable[[], HttpLimits]) -> None:
         """Use a folder.
 
-        Args:
-            folder: the folder, which need not exist.
-            limits: the current limits of HTTP requests; its private networks may contain authorization servers.
+        `limits` returns the current limits of HTTP requests; its private networks may contain authorization servers.
         """
         self._folder, self.limits = folder, limits
 
@@ -150,11 +148,7 @@ def account_at(
 ) -> tuple[Account, OAuth]:
     """Return an account at a server, and how to log in there.
 
-    Args:
-        configs: configurations of tool servers by name, such as `mcp.docs`.
-        server: name of the server in its file.
-        tenant: the tenant of the user; ignored if there is one login for all.
-        user: the user; ignored if there is one login for all.
+    The owner is ignored if there is one login for all.
 
     Raises:
         ToolError: there is no such server, or it needs no login.

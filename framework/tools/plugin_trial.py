@@ -53,13 +53,8 @@ def try_plugins(
 
     Exceptions of the files are not reported: the load in this process does that. The call takes about as long as
     starting Python and loading the files. A file that does not finish takes at most a minute more, and a new process
-    for the files after it. So call it in a thread.
-
-    Args:
-        paths: paths of the plugin files.
-        files: contents of the files and their helpers, by path.
-        abandoned: ends the trial when it is set.
-        root: the project's folder.
+    for the files after it. So call it in a thread. `files` are the contents of the files and their helpers by path.
+    Setting `abandoned` ends the trial.
 
     Raises:
         TrialAbandoned: `abandoned` was set.

@@ -264,11 +264,7 @@ def plugin_problems(
 ) -> tuple[Problem, ...]:
     """Return the problem of the plugin file, followed by that of the helper if the error is in a helper.
 
-    Args:
-        package: package of the plugin file.
-        error: exception that the plugin raised, or DeadlineExceededError.
-        folder_files: paths of all files in the folder.
-        when: what the plugin was doing, for the message.
+    `when` says what the plugin was doing.
     """
     places = _places(package, error)
     try:
@@ -461,10 +457,7 @@ class PluginLoader:
     def load(self, path: str, source: bytes, files: Mapping[str, bytes] | None = None) -> Plugin:
         """Execute a plugin file (`plugins/NAME.py`); its tools are named `NAME.FUNCTION`, or `FUNCTION`.
 
-        Args:
-            path: path of the file, relative to the project.
-            source: contents of the file.
-            files: contents of the files in the folder by path, for the helpers that the file imports.
+        `files` are the contents of the folder by path, for the helpers that the file imports.
 
         Raises:
             PluginError: the file is invalid or raised an exception; PluginHangsError if it does not finish.

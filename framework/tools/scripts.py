@@ -138,8 +138,7 @@ def is_function(tool: Tool) -> bool:
 def script_functions(tools: Iterable[Tool]) -> dict[str, ScriptFunction]:
     """Return the tools that scripts call, by the names of their functions.
 
-    Args:
-        tools: all tools of an agent: a name depends on those that others have.
+    A name depends on those that others have.
     """
     found: dict[str, ScriptFunction] = {}
     for one in sorted(filter(is_function, tools), key=lambda one: one.name):
@@ -398,11 +397,7 @@ async def open_interpreter(
 ) -> AsyncIterator[Interpreter]:
     """Start an interpreter for one script; it ends with the block, whatever the script does.
 
-    Args:
-        functions: names of the functions that the script may pass around as values.
-        stubs: signatures that it is checked against.
-        began: the time that it sees, in Unix seconds.
-        seed: seed of its random numbers.
+    The script is checked against the `stubs`, and sees `began`, in Unix seconds, as the time.
     """
     import pydantic_monty as monty
 
@@ -430,10 +425,7 @@ async def open_interpreter(
 def json_text(value: Any, limit: int, *, strict: bool) -> str:
     """Return a value of a script as JSON, built in pieces, because a small value can have a very long text.
 
-    Args:
-        value: the value.
-        limit: maximum number of characters.
-        strict: accept JSON data only; otherwise sets, dates and bytes are converted, too.
+    Unless `strict`, sets, dates and bytes are converted, too.
 
     Raises:
         ValueError: the value is not JSON data, or its text is too long.

@@ -91,10 +91,7 @@ def skill_tools(
 ) -> list[Tool]:
     """Return the tools of an agent with these skills. Their contract changes with each file of a skill.
 
-    Args:
-        skills: the agent's skills, by name.
-        loadable: those that are not part of its system prompt already.
-        scripts: whether scripts of the skills may be executed.
+    `loadable` names those that are not part of its system prompt already.
     """
     revision = sha256("".join(f"{name}{skill.digest}" for name, skill in sorted(skills.items())).encode()).hexdigest()
     note = f"Revision {revision[:8]} of the skills."

@@ -69,10 +69,6 @@ class ToolThreads:
     async def turn(self, run_id: str, name: str) -> AsyncIterator[Executor]:
         """Wait for a thread of a run's quota; the executor accepts one call, which occupies the thread until it ends.
 
-        Args:
-            run_id: the root run.
-            name: the tool or hook; its abandoned calls are counted.
-
         Raises:
             ToolError: all threads of the run, or too many calls of the tool, are busy with abandoned calls.
         """

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from framework.tools.arguments import SchemaArguments
 from framework.tools.conditions import LocationKind, declared_in_schema
-from framework.tools.http import HttpClient, HttpReply, WebUrl
+from framework.tools.http import HttpClient, HttpReply, UrlRefused, WebUrl, parse_http_url, validate_headers
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.toolset import CLIENT
 from framework.types.errors import ConfigError, ToolError
@@ -72,7 +73,7 @@ OnChange = Callable[[], None]
 """Called by a source, in the event loop, whenever its tools or faults change."""
 
 
-class RefreshedSource:
+class RefreshedSource(ABC):
     """A `ToolSource` whose description is read again from time to time, and sooner while that fails."""
 
     def __init__(self, name: str, changed: OnChange, refresh: float | None, first_retry: float = 1.0) -> None:
@@ -106,9 +107,9 @@ class RefreshedSource:
             self._watching.cancel()
             await asyncio.wait([self._watching])
 
+    @abstractmethod
     async def _look(self) -> bool:
         """Read the description, and set the tools and faults. Return whether it could be read."""
-        raise NotImplementedError
 
     async def _read(self) -> bool:
         try:
@@ -128,6 +129,30 @@ class RefreshedSource:
             is_read = await self._read()
             if (self.tools, self.faults) != before:
                 self._changed()
+
+
+def configured_url(text: str) -> WebUrl:
+    """Parse a URL of the project's files; raises ConfigError."""
+    try:
+        return parse_http_url(text)
+    except UrlRefused as error:
+        raise ConfigError(error.message) from None
+
+
+def configured_base(text: str) -> WebUrl:
+    """Parse a URL of the project's files that paths are appended to; raises ConfigError."""
+    base = configured_url(text.rstrip("/"))
+    if "?" in base.target:
+        raise ConfigError(f"the URL cannot have a query: write {str(base).partition('?')[0]}")
+    return base
+
+
+def configured_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers of the project's files by name in lower case; raises ConfigError for an invalid one."""
+    try:
+        return validate_headers(headers)
+    except ToolError as error:
+        raise ConfigError(error.message) from None
 
 
 def source_of(tool: str) -> str:
@@ -153,16 +178,7 @@ async def request_in_span(
 ) -> HttpReply:
     """Send a request of a tool call in a span of its own.
 
-    Args:
-        client: the client of the server.
-        context: the call.
-        method: the HTTP method.
-        url: the URL.
-        headers: the headers.
-        body: the body.
-        follow: whether to follow redirects.
-        trace: whether to send the trace context.
-        template: the path without its arguments, for a URL that contains arguments.
+    `template` is the path without its arguments, for a URL that contains arguments.
 
     Raises:
         ToolError: the request was not sent, or has no response.
@@ -206,18 +222,8 @@ def external_tool(
 ) -> Tool:
     """Build a tool from a server's description of it.
 
-    Args:
-        name: full name, such as `mcp.docs.search`.
-        description: description from the server. Invisible characters are removed.
-        schema: JSON Schema of the arguments, from the server.
-        call: calls the tool on the server.
-        source: kind of server.
-        risk: risk of a call.
-        idempotent: whether repeating a call has no further effect.
-        timeout: time limit of a call, in seconds.
-        paths: arguments that are paths, in addition to those with `format: path` in the schema.
-        urls: arguments that are URLs, in addition to those with `format: uri` in the schema.
-        wire: how calls are sent, as text, if the description determines it.
+    `paths` and `urls` are arguments in addition to those that the schema declares by `format`. `wire` says how calls
+    are sent, if the description determines it.
 
     Raises:
         ConfigError: the name or the schema is invalid.
@@ -249,11 +255,8 @@ def external_tool(
 def client_tool(declared: ToolDefinition, allowed_by: str = "") -> Tool:
     """Build the tool `client.NAME`, which the client of a run executes.
 
-    Its paths and URLs are those of the client, so rules see them as plain text.
-
-    Args:
-        declared: the tool as the client describes it.
-        allowed_by: what allows it, if the agent's file does not.
+    Its paths and URLs are those of the client, so rules see them as plain text. `allowed_by` says what allows it, if
+    the agent's file does not.
 
     Raises:
         ConfigError: the name or the schema is invalid.

@@ -136,12 +136,7 @@ class ToolIndex:
             self._beginnings[word[:_MIN_ALIKE]].append(word)
 
     def search(self, words: str, allowed: Collection[str]) -> list[str]:
-        """Return the names of the tools that fit best, at most `MAX_FOUND`.
-
-        Args:
-            words: what the tool does, or its name.
-            allowed: the names of tools that may be found.
-        """
+        """Return the names of the tools that fit best, at most `MAX_FOUND`."""
         wanted = set(islice(dict.fromkeys(_stems(words)), _MAX_WORDS))
         scores: dict[str, float] = defaultdict(float)
         named: Counter[str] = Counter()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from framework.tools.http_hosts import SkillSource
 from framework.tools.openapi.source import ApiSource
+from framework.tools.remote_sources import SkillSource
 from framework.tools.tool_source import OnChange, RefreshedSource
 from framework.types.tool_servers import OpenApi, SkillHost
 

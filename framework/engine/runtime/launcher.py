@@ -51,8 +51,8 @@ from framework.store.types import (
 )
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Content, Spans, log_as_run
-from framework.tools.a2a import A2aSource
 from framework.tools.mcp.source import McpSource
+from framework.tools.remote_sources import A2aSource
 from framework.tools.threads import ToolThreads
 from framework.tools.tool_source import source_of
 from framework.types.errors import StoreError

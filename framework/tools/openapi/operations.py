@@ -132,11 +132,6 @@ class Operations:
 def read_operations(document: ApiDocument, api_name: str, api: OpenApi) -> Operations:
     """Read the operations that an API's entry chooses. An invalid one is a fault; the others are not affected.
 
-    Args:
-        document: the document.
-        api_name: name of the API, with which the names of its tools start.
-        api: the entry of the API.
-
     Raises:
         ApiDocumentError: the document as a whole is not usable.
     """

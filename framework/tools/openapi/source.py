@@ -20,11 +20,8 @@ from framework.tools.http import (
     HttpClient,
     HttpFailed,
     HttpReply,
-    UrlRefused,
     WebUrl,
-    parse_http_url,
     refuse_ambiguous_path,
-    validate_headers,
 )
 from framework.tools.logins import Account, LoginStore
 from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES, ApiDocumentError, read_api_document
@@ -42,7 +39,16 @@ from framework.tools.openapi.operations import (
     read_operations,
 )
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import OnChange, RefreshedSource, RemoteCall, external_tool, request_in_span
+from framework.tools.tool_source import (
+    OnChange,
+    RefreshedSource,
+    RemoteCall,
+    configured_base,
+    configured_headers,
+    configured_url,
+    external_tool,
+    request_in_span,
+)
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import Method
 from framework.types.redact import MASK
@@ -82,22 +88,12 @@ class ApiServer:
     ) -> None:
         """Check an entry.
 
-        Args:
-            base_url: URL that the paths of operations follow.
-            entry: the entry of the API or tool.
-            paths: method and path of every known operation.
-            name: what the names of its tools begin with, which is the name of its login.
-            logins: the logins of the project; without them, requests that need one fail.
+        `paths` are method and path of every known operation. Without `logins`, requests that need a login fail.
 
         Raises:
             ConfigError: the URL, a header or a cookie is invalid.
         """
-        try:
-            self._base = parse_http_url(base_url.rstrip("/"))
-        except UrlRefused as error:
-            raise ConfigError(error.message) from None
-        if "?" in self._base.target:
-            raise ConfigError("base_url cannot have a query: write fixed parameters as `query`")
+        self._base = configured_base(base_url)
         self._headers = _fixed_headers(entry)
         query = entry.query if isinstance(entry, OpenApi) else {}
         self._query = {name: value.get_secret_value() for name, value in query.items()}
@@ -199,10 +195,7 @@ def _fixed_headers(entry: OpenApi | HttpTool) -> dict[str, str]:
             headers["authorization"] = _authorization(entry.auth)
     if entry.cookies:
         headers["cookie"] = "; ".join(f"{name}={value.get_secret_value()}" for name, value in entry.cookies.items())
-    try:
-        return validate_headers(headers)
-    except ToolError as error:
-        raise ConfigError(error.message) from None
+    return configured_headers(headers)
 
 
 def _authorization(auth: ApiAuth) -> str:
@@ -282,12 +275,7 @@ def build_api(
 ) -> BuiltApi:
     """Build the tools of an API. A fault that has no line concerns the entry.
 
-    Args:
-        name: name of the API.
-        api: its entry.
-        source: its document.
-        before: what was built of an earlier version of the document. Tools that are equal remain the same objects.
-        logins: the logins of the project.
+    Tools that are equal to those built `before` remain the same objects.
     """
     try:
         document = read_api_document(source)
@@ -438,21 +426,11 @@ class ApiSource(RefreshedSource):
     ) -> None:
         """Create a source; `start` requests the document.
 
-        Args:
-            name: name of the API.
-            api: its entry.
-            changed: called whenever the tools or faults change.
-            logins: the logins of the project.
-            first_retry: seconds before the first retry of a request that failed. The delay doubles, up to a minute.
-
         Raises:
             ConfigError: the URL of the document or of the API, or a header, is invalid.
         """
         ApiServer(api.base_url, api)
-        try:
-            self._url = parse_http_url(api.document)
-        except UrlRefused as error:
-            raise ConfigError(error.message) from None
+        self._url = configured_url(api.document)
         super().__init__(name, changed, api.refresh, first_retry)
         self._api, self._logins = api, logins
         self._client = HttpClient.to(self._url, timeout=_DOCUMENT_TIMEOUT, max_bytes=MAX_API_DOCUMENT_BYTES)

@@ -19,7 +19,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
 from framework.testing import ScriptedModel, calls
-from framework.tools.http_hosts import SkillSource
+from framework.tools.remote_sources import SkillSource
 from tests.support.commands import agentsd, agentsd_process
 from tests.support.mcp_definitions import ANY_ARGUMENTS, open_tool_definition, server_file
 from tests.support.mcp_worlds import children, configure

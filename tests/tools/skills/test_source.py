@@ -24,7 +24,7 @@ from framework import Runtime, ToolContext
 from framework.testing import ScriptedModel
 from framework.tools.arguments import ArgumentsError
 from framework.tools.http import HttpReply
-from framework.tools.http_hosts import SkillSource, parse_listing, parse_result
+from framework.tools.remote_sources import SkillSource, parse_listing, parse_result
 from framework.tools.tool import HostedOutput, Tool
 from framework.tools.tool_source import ToolSource
 from framework.types.errors import ConfigError, ToolError

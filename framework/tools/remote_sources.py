@@ -1,22 +1,35 @@
-"""Tools of HTTP hosts that describe them in a file: their format, and the source that calls them."""
+"""Tools of other servers: HTTP hosts that list their tools, and agents that are called by the protocol A2A."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from framework.tools.http import HttpClient, HttpFailed, HttpReply, UrlRefused, WebUrl, parse_http_url
+from framework.tools.http import HttpClient, HttpFailed, HttpReply, WebUrl
 from framework.tools.tool import HostedOutput, Tool, ToolContext
-from framework.tools.tool_source import OnChange, RefreshedSource, RemoteCall, external_tool, request_in_span
+from framework.tools.tool_source import (
+    OnChange,
+    RefreshedSource,
+    RemoteCall,
+    configured_base,
+    external_tool,
+    request_in_span,
+)
 from framework.types.errors import ConfigError, ToolError
+from framework.types.installation import install_command
 from framework.types.text import shorten
-from framework.types.tool_servers import Skill, SkillHost
+from framework.types.tool_servers import A2aAgent, Skill, SkillHost
+
+if TYPE_CHECKING:
+    from framework.tools.a2a_client import Card, RemoteAgent
 
 _MAX_SKILLS = 200
 _MAX_DESCRIPTION_CHARS = 500
@@ -158,12 +171,8 @@ class SkillSource(RefreshedSource):
     ) -> None:
         """Create a source; `start` requests the list of skills.
 
-        Args:
-            name: name of the host in its file.
-            host: configuration of the host.
-            changed: called whenever the tools or faults change.
-            poll_interval: seconds between two requests for the list of skills.
-            first_retry: seconds before the first retry of a host that is down. The delay doubles, up to a minute.
+        A host that is down is tried again after `first_retry` seconds, and then each time after twice as long, up to a
+        minute.
 
         Raises:
             ConfigError: the URL is invalid.
@@ -173,7 +182,7 @@ class SkillSource(RefreshedSource):
         self._made: dict[str, tuple[Skill, Tool]] = {}
         self._known: dict[str, Skill] = {}
         """Skills from the host's last response, by id."""
-        self._base = _base(host.url)
+        self._base = configured_base(host.url)
         self._client = HttpClient.to(self._base, timeout=host.timeout)
 
     # --- discovering skills
@@ -259,11 +268,83 @@ def _merge(declared: Skill, known: Skill | None) -> Skill:
     )
 
 
-def _base(url: str) -> WebUrl:
-    try:
-        base = parse_http_url(url.rstrip("/"))
-    except UrlRefused as error:
-        raise ConfigError(error.message) from None
-    if "?" in base.target:
-        raise ConfigError(f"the URL of an HTTP tool host cannot have a query: write {str(base).partition('?')[0]}")
-    return base
+# The tool of an agent is `agent.NAME`, which its card describes.
+
+_A2A_TRACING = "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"
+_MESSAGE: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "message": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The task, complete in itself: the agent sees nothing else.",
+        }
+    },
+    "required": ["message"],
+    "additionalProperties": False,
+}
+
+
+class A2aSource(RefreshedSource):
+    """One remote agent. Its card is read when the project is loaded, and again from time to time."""
+
+    def __init__(self, name: str, agent: A2aAgent, changed: OnChange) -> None:
+        """Create a source; `start` reads the card."""
+        super().__init__(f"agent.{name}", changed, agent.refresh)
+        self._agent = agent
+        self._remote: RemoteAgent | None = None
+        self._card: Card | None = None
+
+    async def start(self) -> None:
+        """Read the card, and read it again in the background."""
+        try:
+            remote_type = await asyncio.to_thread(_import_remote)  # takes a second at first
+            self._remote = remote_type(self.name, self._agent)
+        except ImportError as error:
+            self.faults = (f"{self.name} needs the A2A SDK ({error}): {install_command('agentsd[a2a]')}",)
+        except ConfigError as error:
+            self.faults = (f"{self.name} is unavailable: {error.message}",)
+        else:
+            await super().start()
+
+    async def abandon(self, continuation: Mapping[str, Any]) -> None:
+        """Cancel the task of a call that will not be continued; see `RemoteAgent.abandon`."""
+        if self._remote and self._card:
+            await self._remote.abandon(self._card, continuation)
+
+    async def _look(self) -> bool:
+        """Read the card and build the tool. A tool remains when its agent is down. Return whether there is a card."""
+        assert self._remote is not None, "created by `start`"
+        try:
+            card = await self._remote.card()
+            if card != self._card:
+                self.tools, self._card = (self._tool(card),), card
+            self.faults = ()
+        except (ToolError, ConfigError) as error:
+            self.faults = (f"{self.name} is unavailable: {error.message}",)
+            return False
+        return True
+
+    def _tool(self, card: Card) -> Tool:
+        return external_tool(
+            self.name,
+            self._agent.description or card.description or f"The agent {self.name.removeprefix('agent.')}.",
+            _MESSAGE,
+            self._call,
+            source="a2a",
+            risk=self._agent.risk,
+            idempotent=self._agent.idempotent,
+            wire=card.url,
+        )
+
+    async def _call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        assert self._remote is not None, "created by `start`"
+        assert self._card is not None, "read before the tool was built"
+        return await self._remote.call(self._card, arguments["message"], context)
+
+
+def _import_remote() -> type[RemoteAgent]:
+    os.environ.setdefault(_A2A_TRACING, "false")  # spans of the SDK would contain what agents send
+    from framework.tools.a2a_client import RemoteAgent
+
+    return RemoteAgent
