@@ -157,8 +157,6 @@ def _forms_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Clause:
-    """A clause of a request."""
-
     text: str
     plain: str
     """The text without its literals."""
@@ -256,8 +254,8 @@ class _Call:
                 (option, _words(option)) for option in schema.get("enum", ()) if isinstance(option, str)
             ]:
                 searches = ["search"] if len(self._left["quote"]) < len(self._clause.literals["quote"]) else []
-                said = (self._clause.words - _ACTIONS).union(searches)
-                chosen = next((option for option, words in options if words and words <= said), None)
+                mentioned = (self._clause.words - _ACTIONS).union(searches)
+                chosen = next((option for option, words in options if words and words <= mentioned), None)
                 self.options += chosen is not None
                 return chosen
             case "integer" | "number" as number if required:
@@ -283,7 +281,6 @@ class _Call:
         return None
 
     def _take(self, kind: str) -> str | None:
-        """Return the next literal of a kind that is not used yet."""
         literal = next(iter(self._left[kind]), None)
         if literal is not None:
             self._left = {kind: [one for one in found if one != literal] for kind, found in self._left.items()}
@@ -366,7 +363,7 @@ def _pick(clause: _Clause, tools: Sequence[ToolDefinition], earlier: Sequence[st
 
 def _score(tool: ToolDefinition, call: _Call, clause: _Clause, shared: Mapping[str, int]) -> tuple[float, int]:
     """Return how well a tool matches, and how many words of its name the clause contains."""
-    own, is_agent, said = _words(tool.name), tool.name.startswith("agent."), clause.words | clause.hints
+    own, is_agent, mentioned = _words(tool.name), tool.name.startswith("agent."), clause.words | clause.hints
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     options = (str(o) for spec in properties.values() if isinstance(spec, dict) for o in spec.get("enum") or ())
     verb = re.match(r"\W*([A-Za-z]+|[\u4e00-\u9fff]{2})", tool.description)
@@ -375,14 +372,14 @@ def _score(tool: ToolDefinition, call: _Call, clause: _Clause, shared: Mapping[s
     weights |= dict.fromkeys(_words(verb[0] if verb else ""), 2.0)
     # A noun in the names of many tools (file) is weak evidence; a verb (search) is strong, however many share it.
     weights |= {word: 3.0 / (1 if word in _ACTIONS else shared[word]) for word in own}
-    hits, named = said & weights.keys(), own & said
+    hits, named = mentioned & weights.keys(), own & mentioned
     score = sum(weights[word] for word in sorted(hits))
     if is_agent:
         asked = own <= clause.words and re.search(r"\b(?:ask|tell|let|have|agent)\b|让|问|交给|请", clause.text.lower())
         return score + (6.0 if asked else 0.0), len(named)
     if not any(word in own or weights[word] > 1 for word in hits):
         return 0.0, 0
-    if len(own) > 2 and named == own:  # a long name, of which each word was said, among many that are similar
+    if len(own) > 2 and named == own:  # a long name, of which each word is mentioned, among many that are similar
         score += 2
     unknown = (clause.words & _ACTIONS) - weights.keys()
     score -= len(unknown) + len(unknown & _EFFECTS)
@@ -501,7 +498,6 @@ def _answer(turn: _Turn, tools: Sequence[ToolDefinition]) -> str:
 
 
 def _sentence(call: ToolCall | None, content: str, alone: bool) -> str:
-    """Return one result as a sentence."""
     arguments, result = call.arguments if call else {}, shorten(content.strip(), 600)
     shown = ", ".join(shorten(_text(value), 60) for value in arguments.values())
     label = arguments.get("expression") or (f"{call.tool}({shown})" if call else "tool")
@@ -525,7 +521,6 @@ def _text(value: Any) -> str:
 
 
 def _introduction(text: str, tools: Sequence[ToolDefinition]) -> str:
-    """Return what the tools can do, with messages to try for a greeting."""
     names = [tool.name for tool in tools[:6]]
     listed = ", ".join(names) + (" and others" if len(tools) > len(names) else "")
     if names and _GREETING.fullmatch(text):

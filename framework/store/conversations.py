@@ -27,6 +27,7 @@ from framework.store.schema import (
     id_in_key,
     idempotency_keys,
     insert_into,
+    is_owned,
     is_waiting,
     media,
     messages,
@@ -35,7 +36,7 @@ from framework.store.schema import (
     pushes,
     run_media,
     runs,
-    said,
+    runs_containing,
     spans,
     starts_with_key,
 )
@@ -187,12 +188,9 @@ def _conditions(query: ConversationQuery, dialect: str) -> Iterator[sa.ColumnEle
         yield conversations.c.id == conversation_key(query.id, query.tenant, query.user)
     elif query.id is not None:
         yield starts_with_key(conversations.c.id, conversation_key(query.id, query.tenant, None), dialect)
-    filters = {"agent": query.agent, "user_id": query.user, "tenant": query.tenant}
-    for name, value in filters.items():
-        if value is not None:
-            yield conversations.c[name] == to_sql_text(value)
-    if query.without_tenant:
-        yield conversations.c.tenant.is_(None)
+    yield from is_owned(query, conversations)
+    if query.agent is not None:
+        yield conversations.c.agent == to_sql_text(query.agent)
     if query.agents is not None:
         yield conversations.c.agent.in_([to_sql_text(agent) for agent in query.agents])
     if query.before is not None:
@@ -206,8 +204,8 @@ def _is_found(text: str, conditions: list[sa.ColumnElement[bool]], dialect: str)
     turns = sa.select(runs.c.message).where(runs.c.conversation_id == conversations.c.id).order_by(runs.c.no).limit(1)
     title = turns.correlate(conversations).scalar_subquery()
     is_found = contains_text(text, conversations.c.agent, id_in_key(conversations.c.id, dialect), title)
-    saying = sa.select(runs.c.conversation_id).where(runs.c.id.in_(said(text, dialect)))
-    return sa.or_(sa.and_(conversations.c.id.in_(latest), is_found), conversations.c.id.in_(saying))
+    found = sa.select(runs.c.conversation_id).where(runs.c.id.in_(runs_containing(text, dialect)))
+    return sa.or_(sa.and_(conversations.c.id.in_(latest), is_found), conversations.c.id.in_(found))
 
 
 def _after(query: ConversationQuery) -> Iterator[sa.ColumnElement[bool]]:

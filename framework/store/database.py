@@ -337,7 +337,6 @@ class ConnectionThreads:
             raise ConnectionFailed(error, again=_is_transient(error)) from None
 
     def _connection(self) -> sa.Connection:
-        """Return the connection of this thread, which is opened if there is none."""
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
             connection = self._own.connection = self.engine.connect()
@@ -345,7 +344,6 @@ class ConnectionThreads:
         return connection
 
     def _drop(self) -> None:
-        """Close the connection of this thread after an error."""
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         self._own.connection = None
         if connection is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from framework.store.database import Database
-from framework.store.schema import call_counts, grants, insert_into
+from framework.store.schema import call_counts, grants, insert_into, is_owned
 from framework.store.types import GrantQuery
 from framework.types.budget import CallRate
 from framework.types.grant import Grant
@@ -39,15 +39,12 @@ def select_grants(connection: sa.Connection, query: GrantQuery) -> list[Grant]:
     """Return the grants that match, the newest first."""
     columns = (grants.c.body, *(grants.c[name] for name in _STATE))
     select = sa.select(*columns).order_by(grants.c.created_at.desc(), grants.c.id).limit(query.limit)
-    equal = {"id": query.id, "tool": query.tool, "tenant": query.tenant, "user_id": query.user, "agent": query.agent}
+    equal = {"id": query.id, "tool": query.tool, "agent": query.agent}
     select = select.where(*(grants.c[name] == to_sql_text(value) for name, value in equal.items() if value is not None))
+    select = select.where(*is_owned(query, grants))
     if query.among is not None:
         chain = sa.literal("/") + grants.c.agent + sa.literal("/")
         select = select.where(chain.contains(f"/{to_sql_text(query.among)}/", autoescape=True))
-    if query.without_tenant:
-        select = select.where(grants.c.tenant.is_(None))
-    if query.without_user:
-        select = select.where(grants.c.user_id.is_(None))
     if query.active_at is not None:
         select = select.where(grants.c.revoked_at.is_(None), grants.c.expires_at > query.active_at)
     found = []

@@ -298,7 +298,6 @@ def delete_counters(connection: sa.Connection, kind: str, ids: Collection[str]) 
 
 
 def _row(use: BudgetUse) -> dict[str, object]:
-    """Return the row of a counter."""
     row = dict[str, object](zip(_KEY, use.key, strict=True), tokens=use.tokens, cost_usd=use.cost_usd)
     ends_at = use.resets_at and use.resets_at.timestamp()
     return {**row, "owner": use.owner and _owner(*use.owner), "ends_at": ends_at}

@@ -25,10 +25,11 @@ from framework.store.schema import (
     has_status,
     id_in_key,
     is_claimed_or_running,
+    is_owned,
     packed,
     processes,
     runs,
-    said,
+    runs_containing,
     starts_with_key,
 )
 from framework.store.types import (
@@ -127,14 +128,7 @@ def conditions(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]
 
 def owner_conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
     """Yield the conditions on the owner and the agent of runs."""
-    if query.user is not None:
-        yield runs.c.user_id == to_sql_text(query.user)
-    if query.tenant is not None:
-        yield runs.c.tenant == to_sql_text(query.tenant)
-    if query.without_tenant:
-        yield runs.c.tenant.is_(None)
-    if query.without_user:
-        yield runs.c.user_id.is_(None)
+    yield from is_owned(query, runs)
     if query.agents is not None:
         yield runs.c.agent.in_([to_sql_text(agent) for agent in query.agents])
 
@@ -170,7 +164,6 @@ def _is_in_conversation(conversation_id: str, query: RunQuery, dialect: str) -> 
 
 
 def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the conditions on files, texts and time."""
     if query.generation is not None:
         yield runs.c.generation == query.generation
     if query.digest is not None:
@@ -182,7 +175,7 @@ def _contents(query: RunQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]
     if query.search is not None:
         conversation_id = id_in_key(runs.c.conversation_id, dialect)
         is_found = contains_text(query.search, runs.c.message, runs.c.agent, runs.c.id, conversation_id)
-        yield sa.or_(is_found, runs.c.id.in_(said(query.search, dialect)))
+        yield sa.or_(is_found, runs.c.id.in_(runs_containing(query.search, dialect)))
     if query.text is not None or query.search is not None:
         yield runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_RUNS).scalar_subquery()
     if query.since is not None:
@@ -241,7 +234,7 @@ def _waits_for(row: Any) -> str | None:
 MAX_WAITING_GROUPS = 200
 """Number of groups of waiting runs in a report."""
 MAX_HANDED_ON = 100
-"""Number of runs in a report that were handed on."""
+"""Number of runs in a report that processes released for others."""
 _WAITING_STATUSES: tuple[Status, ...] = ("queued", "running")
 
 _REASON = sa.case(
@@ -290,7 +283,7 @@ def _waiting(connection: sa.Connection, matches: list[sa.ColumnElement[bool]], n
 
 
 def _handed_on(connection: sa.Connection, matches: list[sa.ColumnElement[bool]]) -> tuple[HandedOnRun, ...]:
-    """Return the runs that wait because processes handed them on, oldest first."""
+    """Return the runs that processes released for others, oldest first."""
     waits = sa.select(runs.c.no, runs.c.id, runs.c.refusals).where(
         runs.c.refusals.is_not(None), runs.c.process.is_(None), *matches
     )

@@ -20,6 +20,7 @@ from framework.store.schema import (
     conversation_id_of,
     conversation_key,
     insert_into,
+    is_owned,
     notes,
 )
 from framework.store.types import NoteQuery
@@ -216,11 +217,9 @@ def _select(connection: sa.Connection, select: sa.Select[Any] | None) -> list[No
 def _conditions(query: NoteQuery) -> Iterator[sa.ColumnElement[bool]]:
     if query.ids is not None:
         yield notes.c.id.in_([storable(one) for one in query.ids])
-    for column, value in ((notes.c.tenant, query.tenant), (notes.c.user_id, query.user), (notes.c.scope, query.scope)):
-        if value is not None:
-            yield column == storable(value)
-    if query.without_tenant:
-        yield notes.c.tenant.is_(None)
+    yield from is_owned(query, notes)
+    if query.scope is not None:
+        yield notes.c.scope == query.scope
     if query.agents is not None:
         yield notes.c.agent.in_([storable(agent) for agent in query.agents])
     if query.search is not None:

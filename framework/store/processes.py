@@ -523,12 +523,10 @@ class StoreSignals:
             await self._database.write(lambda connection: notify(connection, *signals))
 
     def _notify(self, connection: sa.Connection, *signals: Signal) -> None:
-        """Send signals when a transaction is committed."""
         if self._listener is not None:
             notify(connection, *signals)
 
     async def _stop_listening(self) -> None:
-        """Close the connection that receives signals."""
         if self._listener is not None:
             await self._listener.close()
 

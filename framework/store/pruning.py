@@ -128,8 +128,6 @@ async def _shrink(database: Database) -> int:
 
 
 class _Pages:
-    """Page counts and page size of a SQLite file."""
-
     def __init__(self, connection: Any) -> None:
         self.all, self.free, self.size, self.mode = (
             int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -463,8 +463,6 @@ _WINDOW = 100
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """What a sweep has to do."""
-
     dead: Sequence[str]
     """Dead processes that hold runs, or whose rows are old."""
     wrong: Sequence[int]

@@ -574,7 +574,6 @@ def rate_run(connection: sa.Connection, run_id: str, rating: Rating | None) -> N
 
 
 def _check_exists(connection: sa.Connection, run_id: str) -> None:
-    """Raise RunNotFound if a run is not stored."""
     if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
         raise RunNotFound(f"there is no run {run_id!r}")
 
@@ -584,8 +583,8 @@ def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[s
     yield "", "state", row.state
     if row.status not in OPEN_STATUSES and (found := load_packed(connection, run_id)) is not None:
         yield from found.parts
-    said = sa.select(messages.c.path, messages.c.body).where(messages.c.run_id == run_id)
-    for path, body in connection.execute(said.order_by(messages.c.path, messages.c.n)):
+    rows = sa.select(messages.c.path, messages.c.body).where(messages.c.run_id == run_id)
+    for path, body in connection.execute(rows.order_by(messages.c.path, messages.c.n)):
         yield path, "message", body
     rest = sa.select(parts.c.path, parts.c.kind, parts.c.body).where(parts.c.run_id == run_id)
     for path, kind, body in connection.execute(rest.order_by(parts.c.path, parts.c.kind, parts.c.n)):

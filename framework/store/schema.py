@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateColumn
 
-from framework.store.types import SEARCHED_TEXTS
+from framework.store.types import SEARCHED_TEXTS, OwnerQuery
 from framework.types.errors import StoreTooNew
 from framework.types.report import Status
-from framework.types.text import storable
+from framework.types.text import storable, to_sql_text
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
@@ -359,6 +359,16 @@ Before an attempt to send a later version, `attempts` and `due_at`, the time of 
 """
 
 
+def is_owned(query: OwnerQuery, table: sa.Table) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions of a query on the owner, for a table with the columns `user_id` and `tenant`."""
+    owner = ((table.c.user_id, query.user, query.without_user), (table.c.tenant, query.tenant, query.without_tenant))
+    for column, value, is_missing in owner:
+        if value is not None:
+            yield column == to_sql_text(value)
+        if is_missing:
+            yield column.is_(None)
+
+
 def has_status(status: Status) -> sa.ColumnElement[bool]:
     """Return the condition that a run has a status. It is a literal, because partial indexes need one."""
     return runs.c.status == sa.literal_column(f"'{status}'")
@@ -389,7 +399,6 @@ def is_next() -> sa.ColumnElement[bool]:
 
 
 def _partial_index(name: str, *keys: sa.ColumnElement[Any], where: sa.ColumnElement[bool]) -> sa.Index:
-    """Return an index of the rows that meet a condition."""
     return sa.Index(name, *keys, sqlite_where=where, info={"where": where})
 
 
@@ -468,7 +477,7 @@ _NEXT = " "
 def conversation_key(conversation_id: str, tenant: str | None, user: str | None) -> str:
     """Return the text that identifies a conversation in the database: its id, and its tenant and user if it has them.
 
-    The number of separators tells which it has: 0 none, 1 a tenant, 2 both, 3 a user.
+    The number of separators shows which it has: 0 none, 1 a tenant, 2 both, 3 a user.
     """
     parts = [conversation_id, *(() if tenant is None else (tenant,))]
     if user is not None:
@@ -501,7 +510,7 @@ def starts_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa
     return sa.or_(column == key, is_longer)
 
 
-def said(text: str, dialect: str) -> sa.Select[tuple[str]]:
+def runs_containing(text: str, dialect: str) -> sa.Select[tuple[str]]:
     """Return the ids of the newest runs in which a message of the user or the model contains a text."""
     body = messages.c.body
     if dialect == "sqlite":  # a damaged row must not hide the others
@@ -510,8 +519,8 @@ def said(text: str, dialect: str) -> sa.Select[tuple[str]]:
         content = sa.cast(sa.func.replace(body, "\\u0000", "\\ufffd"), sa.JSON)["content"].as_string()
     newest = runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_TEXTS).scalar_subquery()
     found = sa.select(messages.c.run_id).join(runs, runs.c.id == messages.c.run_id)
-    is_said = (messages.c.path == "", ~body.startswith('{"role":"tool"'))
-    return found.where(newest, *is_said, contains_text(text, content))
+    is_of_person_or_model = (messages.c.path == "", ~body.startswith('{"role":"tool"'))
+    return found.where(newest, *is_of_person_or_model, contains_text(text, content))
 
 
 _MIGRATION_LOCK = 0x6167656E7473

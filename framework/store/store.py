@@ -771,7 +771,6 @@ def _first_rows(state: RunState, diff: StateDiff, *, keeps_history: bool) -> tup
 
 @contextmanager
 def _serializing() -> Iterator[None]:
-    """Raise StoreError if a run cannot be serialized."""
     try:
         yield
     except (PydanticSerializationError, TypeError, ValueError) as error:

@@ -81,16 +81,24 @@ class ConversationInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationQuery:
-    """Filter for a list of conversations, sorted by latest turn first. Unset fields match everything."""
+class OwnerQuery:
+    """Filter for the owner of what a list contains. Unset fields match everything."""
+
+    user: str | None = None
+    tenant: str | None = None
+    without_tenant: bool = False
+    """Only what has no tenant."""
+    without_user: bool = False
+    """Only what has no user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationQuery(OwnerQuery):
+    """Filter for a list of conversations, sorted by latest turn first."""
 
     id: str | None = None
     """Several conversations may have this id, each of another tenant or user."""
     agent: str | None = None
-    user: str | None = None
-    tenant: str | None = None
-    without_tenant: bool = False
-    """Only conversations that have no tenant."""
     agents: Collection[str] | None = None
     """Only conversations that one of these agents answered last."""
     before: float | None = None
@@ -421,7 +429,7 @@ class RunInfo:
     """What it waits for until it starts or continues: `conversation` (the runs before it), `capacity` (a free process),
     `handed_on` (a process that can execute it) or a limit, such as `agent:support`."""
     refusals: Mapping[str, str] | None = None
-    """What processes lacked that handed it on, by their names."""
+    """What the processes that released it for others lacked, by their names."""
     rating: Rating | None = None
     copied_from: str | None = None
     """Id of the run that it is a copy of, in a forked conversation."""
@@ -457,8 +465,8 @@ class DecidedCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class RunQuery:
-    """Filter for a list of runs. Unset fields match everything.
+class RunQuery(OwnerQuery):
+    """Filter for a list of runs.
 
     The copied turns of forked conversations match only if `run_id` or `conversation_id` is set: their originals are
     listed and counted.
@@ -468,12 +476,6 @@ class RunQuery:
     statuses: Collection[Status] = ()
     conversation_id: str | None = None
     agent: str | None = None
-    user: str | None = None
-    tenant: str | None = None
-    without_tenant: bool = False
-    """Only runs that have no tenant."""
-    without_user: bool = False
-    """Only runs that have no user."""
     agents: Collection[str] | None = None
     """Only runs of these agents."""
     generation: int | None = None
@@ -530,8 +532,8 @@ def database_paths(url: str, root: Path) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class GrantQuery:
-    """Filter for grants. Unset fields match everything."""
+class GrantQuery(OwnerQuery):
+    """Filter for grants."""
 
     id: str | None = None
     agent: str | None = None
@@ -539,26 +541,16 @@ class GrantQuery:
     among: str | None = None
     """Name of the agent that may call the tool, or of one of its callers."""
     tool: str | None = None
-    tenant: str | None = None
-    without_tenant: bool = False
-    """Only grants that have no tenant."""
-    user: str | None = None
-    without_user: bool = False
-    """Only grants that have no user."""
     active_at: float | None = None
     """Only grants that have neither expired nor been revoked at this Unix time."""
     limit: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class NoteQuery:
-    """Filter for a list of notes. Unset fields match everything."""
+class NoteQuery(OwnerQuery):
+    """Filter for a list of notes."""
 
     ids: Collection[str] | None = None
-    tenant: str | None = None
-    user: str | None = None
-    without_tenant: bool = False
-    """Only notes of runs without a tenant."""
     agents: Collection[str] | None = None
     """Only notes that these agents saved."""
     scope: MemoryScope | None = None

@@ -20,7 +20,7 @@ from framework.types.flat_schema import (
     is_composed,
     resolve_reference,
 )
-from framework.types.strict_json import read_json
+from framework.types.strict_json import nesting_depth, read_json
 from framework.types.text import shorten
 
 if TYPE_CHECKING:
@@ -514,7 +514,7 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
 
 
 def _check_size(schema: Mapping[str, Any]) -> None:
-    if _depth(schema) > _MAX_SCHEMA_DEPTH or len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
+    if nesting_depth(schema) > _MAX_SCHEMA_DEPTH or len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
         raise ConfigError(
             f"its schema is too large: at most {_MAX_SCHEMA_CHARS} characters, nested {_MAX_SCHEMA_DEPTH} deep"
         )
@@ -522,21 +522,6 @@ def _check_size(schema: Mapping[str, Any]) -> None:
 
 def _refuse_retrieval(uri: str) -> NoReturn:
     raise ValueError(f"{uri} is outside the schema, and references are not fetched")
-
-
-def _depth(value: Any) -> int:
-    """Return how deep a schema nests, counting to just above the limit."""
-    layer, depth = [value], 0
-    while layer and depth <= _MAX_SCHEMA_DEPTH:
-        layer = [inner for outer in layer for inner in _inside(outer)]
-        depth += 1
-    return depth
-
-
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
 
 
 def _json(arguments: Mapping[str, Any]) -> str:

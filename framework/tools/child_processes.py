@@ -134,8 +134,8 @@ def why_unusable(limits: SandboxLimits) -> str | None:
         return f"bwrap does not start: {error}"
     if done.returncode == 0:
         return None
-    said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
-    return f"bwrap does not start here ({said}); in containers, user namespaces are often turned off"
+    reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
+    return f"bwrap does not start here ({reason}); in containers, user namespaces are often turned off"
 
 
 async def run_sandboxed(
@@ -349,8 +349,8 @@ def command_hook(place: HookPlace, hook: CommandHook, root: Path, where: str) ->
 
     async def ask(context: ToolContext, *arguments: Any) -> str | ToolResult | None:
         question = {"hook": place, **_question(place, context, arguments)}
-        said = await _execute(root, hook, where, json.dumps(question, ensure_ascii=False, default=str).encode())
-        return _verdict(place, said, where, arguments)
+        printed = await _execute(root, hook, where, json.dumps(question, ensure_ascii=False, default=str).encode())
+        return _verdict(place, printed, where, arguments)
 
     return Extension("hook", hook.name, ask)
 
@@ -396,24 +396,24 @@ async def _execute(root: Path, hook: CommandHook, where: str, question: bytes) -
             process.stdin.write(question)
             await process.stdin.drain()
             process.stdin.close()
-        said = await process.stdout.read(_MAX_OUTPUT_BYTES + 1)
-        while len(said) <= _MAX_OUTPUT_BYTES and (more := await process.stdout.read(_MAX_OUTPUT_BYTES)):
-            said += more
-        if len(said) > _MAX_OUTPUT_BYTES:
+        printed = await process.stdout.read(_MAX_OUTPUT_BYTES + 1)
+        while len(printed) <= _MAX_OUTPUT_BYTES and (more := await process.stdout.read(_MAX_OUTPUT_BYTES)):
+            printed += more
+        if len(printed) > _MAX_OUTPUT_BYTES:
             raise Refused(f"{_named(hook, where)} printed more than {_MAX_OUTPUT_BYTES:,} bytes")
         if code := await process.wait():
             raise Refused(f"{_named(hook, where)} ended with exit code {code}")
-        return said
+        return printed
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # including processes that it has started
         await process.wait()
 
 
-def _verdict(place: HookPlace, said: bytes, where: str, arguments: tuple[Any, ...]) -> str | ToolResult | None:
+def _verdict(place: HookPlace, printed: bytes, where: str, arguments: tuple[Any, ...]) -> str | ToolResult | None:
     """Return the replacement that a program wants, or None; raise Refused if it denies, or says anything else."""
     try:
-        found = read_json(said.decode())
+        found = read_json(printed.decode())
     except ValueError:
         found = None
     match found:

@@ -452,7 +452,6 @@ def _kinds(schemas: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _choices(schema: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the enumerated values of a schema; empty if it enumerates none."""
     if "const" in schema:
         return [schema["const"]]
     return choices if isinstance(choices := schema.get("enum"), list) else ()
@@ -559,7 +558,6 @@ def _numbers(schema: Mapping[str, Any], literal: str, pattern: str) -> Iterator[
 
 
 def _is_number(schema: Mapping[str, Any], types: set[str], number: float) -> bool:
-    """Return whether a schema allows a number."""
     if not isfinite(number) or not is_of_type(number, types):
         return False
     limits: tuple[tuple[str, Callable[[float, float], bool]], ...] = (

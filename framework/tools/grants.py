@@ -118,7 +118,6 @@ def fault_in(when: Mapping[str, Sequence[GrantCondition]], tool: Tool) -> str | 
 
 
 def _surely(condition: GrantCondition, value: Any, match: Matcher) -> bool:
-    """Return whether a value is known to meet a condition."""
     if isinstance(value, (Mapping, list, tuple)) or value is NOT_AN_OBJECT:
         return False
     if not isinstance(condition, str):

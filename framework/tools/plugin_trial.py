@@ -122,8 +122,6 @@ def _child(
 
 
 class _Trial:
-    """Reads what a child process reports about one file after another."""
-
     def __init__(
         self, child: subprocess.Popen[bytes], report: int, files: Mapping[str, bytes], abandoned: Event
     ) -> None:
@@ -204,7 +202,7 @@ class _Blocked:
 
 
 def _cpu_seconds(pid: int) -> float | None:
-    """Return the CPU time that a process has used, in seconds; None where the system does not tell."""
+    """Return the CPU time that a process has used, in seconds; None where the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

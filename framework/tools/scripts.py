@@ -252,8 +252,8 @@ def _union(types: Iterable[str]) -> str:
     return "Any" if not found or "Any" in found else " | ".join(found)
 
 
-# A script sees the same time and the same random numbers each time it is run with the same `began` and `seed`, so that
-# it asks for the same calls when it is run again from its start.
+# A script sees the same time and the same random numbers each time it is run with the same `started_at` and `seed`, so
+# that it asks for the same calls when it is run again from its start.
 
 
 _SECONDS = 10.0
@@ -357,11 +357,11 @@ class Interpreter:
         assert self._call is not None
         return self._call.dump()
 
-    async def _next(self, begun: Awaitable[monty.AsyncSnapshot]) -> FunctionCall | Finished:
+    async def _next(self, started: Awaitable[monty.AsyncSnapshot]) -> FunctionCall | Finished:
         import pydantic_monty as monty
 
         try:
-            progress = await begun
+            progress = await started
             while True:
                 if isinstance(progress, monty.MontyComplete):
                     return Finished(progress.output)
@@ -393,11 +393,11 @@ class Interpreter:
 
 @asynccontextmanager
 async def open_interpreter(
-    functions: Collection[str], stubs: str, *, began: float, seed: str
+    functions: Collection[str], stubs: str, *, started_at: float, seed: str
 ) -> AsyncIterator[Interpreter]:
     """Start an interpreter for one script; it ends with the block, whatever the script does.
 
-    The script is checked against the `stubs`, and sees `began`, in Unix seconds, as the time.
+    The script is checked against the `stubs`, and sees `started_at`, in Unix seconds, as the time.
     """
     import pydantic_monty as monty
 
@@ -407,7 +407,7 @@ async def open_interpreter(
         max_recursion_depth=_RECURSION,
         max_suspensions=MAX_CALLS,
     )
-    fixed = monty.OSPolicy(sleep="zero", datetime=datetime.fromtimestamp(began, UTC), random_start={"seed": seed})
+    fixed = monty.OSPolicy(sleep="zero", datetime=datetime.fromtimestamp(started_at, UTC), random_start={"seed": seed})
     async with (
         monty.AsyncMonty(min_processes=1, max_processes=1, request_timeout=_KILLED_AFTER) as pool,
         pool.checkout(

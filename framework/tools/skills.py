@@ -229,7 +229,7 @@ def _file(skill: AgentSkill, path: str, context: ToolContext) -> bytes:
     if parts[:1] == ("/",):
         raise ToolError("the path is outside the skill's folder: write it as in the list of the skill's files")
     if skill.is_pinned:
-        raise ToolError(f"the files of the skill {skill.name} have changed since this run began: start a new run")
+        raise ToolError(f"the files of the skill {skill.name} have changed since this run started: start a new run")
     name = "/".join(parts)
     if pattern := _denied(skill, name, context):
         raise ToolError(f"{name!r} is denied by tools.files.deny: {pattern}")

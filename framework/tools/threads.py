@@ -246,7 +246,7 @@ def call_within(
     clock: list[int] = []
     thread = threading.Thread(target=_complete, args=(outcome, clock, function), name="agentsd-load", daemon=True)
     thread.start()
-    began = last = time.monotonic()
+    started = last = time.monotonic()
     used = counted = total = 0.0
     while not wait([outcome], _POLL_SECONDS).done:
         frame = sys._current_frames().get(thread.ident or 0)
@@ -261,7 +261,7 @@ def call_within(
                 seconds if counted >= seconds else max_seconds, frame
             )  # while it is still there
             if not _end(thread):
-                log.error("a call abandoned after %.1f s is still running in a thread of this process", now - began)
+                log.error("a call abandoned after %.1f s is still running in a thread of this process", now - started)
             raise error
     return outcome
 
@@ -275,7 +275,7 @@ def _cpu_seconds(clock: list[int]) -> float:
 
 
 def _is_runnable(thread: threading.Thread) -> bool:
-    """Return whether a thread runs or waits only for a processor; False if it has ended or the system does not tell."""
+    """Return whether a thread runs or waits only for a processor; False if it has ended, or if unknown."""
     try:
         status = Path(f"/proc/self/task/{thread.native_id}/stat").read_bytes()
     except OSError:

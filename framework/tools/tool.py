@@ -370,7 +370,10 @@ class Tool:
     ) -> Any:
         """Call the function: a coroutine function in the event loop, any other in a thread.
 
-        `context` is called only if the function has a `context_parameter`.
+        Args:
+            bound: the arguments, as `bind` returns them.
+            context: returns the value of `context_parameter`; called only if the function has one.
+            threads: runs a function that is not a coroutine function.
 
         Raises:
             ReturnError: the returned value does not match the annotation.
@@ -389,6 +392,11 @@ class Tool:
         self, bound: Mapping[str, Any], context: Callable[[], ToolContext], threads: Executor | None
     ) -> str:
         """Return what a call would change, as text for the person who approves it; empty if the tool does not say.
+
+        Args:
+            bound: the arguments, as `bind` returns them.
+            context: returns the value of `context_parameter`.
+            threads: runs the function.
 
         Raises:
             ToolError: the call cannot succeed.

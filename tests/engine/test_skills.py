@@ -207,7 +207,7 @@ def test_a_resumed_run_has_the_text_it_began_with_and_no_file_that_changed(tmp_p
         asyncio.run(life(model))
     texts = results(model)
     assert "THE END" in texts[0]
-    assert "the files of the skill refund-small have changed since this run began" in texts[1]
+    assert "the files of the skill refund-small have changed since this run started" in texts[1]
     assert "there is no skill 'late'" in texts[2]
 
 

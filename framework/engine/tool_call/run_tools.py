@@ -186,7 +186,7 @@ class _Script:
         state, functions = self.run.state, self.run.agent.toolset.functions
         stubs = checked_stubs(self._callable()) if check else ""
         began, seed = state.scripts[self.id].started_at, f"{state.run_id}/{self.id}"
-        async with open_interpreter(functions, stubs, began=began, seed=seed) as interpreter:
+        async with open_interpreter(functions, stubs, started_at=began, seed=seed) as interpreter:
             try:
                 progress = await self._start(interpreter, check=check)
                 while isinstance(progress, FunctionCall):

@@ -383,7 +383,6 @@ def write_file(
 
 
 def _written(path: str, content: str, mode: str, context: ToolContext) -> _Change:
-    """Return the change that `write_file` makes."""
     parts = _target(context, path)
     new = _encoded(content)
     reports: list[str] = []
@@ -498,7 +497,6 @@ def _check_size(size: int) -> None:
 
 
 def _size(text: str, crlf: bool) -> int:
-    """Return the size of the text in a file, in bytes."""
     return len(text.encode()) + (text.count("\n") if crlf else 0)
 
 

@@ -30,7 +30,6 @@ _MAX_RESULT_CHARS = 100_000
 
 
 def _main() -> None:
-    """Read a request from standard input and write the response to standard output."""
     for kind, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_CPU, _CPU_SECONDS)):
         with suppress(OSError, ValueError):  # macOS cannot limit the address space
             resource.setrlimit(kind, (limit, limit))
@@ -68,7 +67,6 @@ def _evaluate(expression: str, data: str) -> str:
 
 
 def _explain(error: JMESPathError, expression: str) -> str:
-    """Return an error of the library as one line."""
     if isinstance(error, ArityError):
         return str(error)
     if isinstance(error, LexerError):

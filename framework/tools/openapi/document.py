@@ -311,8 +311,6 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """The copy of a definition."""
-
     name: str
     copy: Any
     references: tuple[str, ...]
@@ -375,7 +373,6 @@ class SchemaCopies:
             raise ApiDocumentError("the document's schemas are too large together")
 
     def _plain(self, value: Any, depth: int) -> Any:
-        """Return a copy of a value that is no schema."""
         self._count()
         if depth > MAX_SCHEMA_DEPTH:
             raise ApiDocumentError("its schema is nested too deep")

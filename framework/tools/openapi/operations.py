@@ -156,8 +156,6 @@ def _require_version(document: ApiDocument) -> None:
 
 
 class _Reader:
-    """Reads one document."""
-
     def __init__(self, document: ApiDocument, api_name: str, api: OpenApi) -> None:
         self._document, self._api = document, api
         self._max_name = WIRE_NAME_LENGTH - len(api_name) - 2
@@ -515,7 +513,6 @@ def _json_text(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as the text of a parameter."""
     if isinstance(value, str):
         return value
     return "" if value is None else _json_text(value)
@@ -601,7 +598,6 @@ def _form_pairs(name: str, item: Any, encoding: Mapping[str, Any]) -> Iterable[t
 
 
 def _multipart(body: RequestBody, value: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return a form with files, and its content type."""
     import httpx2
 
     parts = [
@@ -617,7 +613,6 @@ def _multipart(body: RequestBody, value: Mapping[str, Any]) -> tuple[bytes, str]
 
 
 def _part(name: str, value: Any, body: RequestBody) -> tuple[str, tuple[str | None, bytes, str | None]]:
-    """Return the name of one part, and its file name, content and type."""
     plain = name.encode("utf-8", "replace").decode()
     declared = body.encodings.get(name, {}).get("contentType", "").partition(",")[0].strip()
     declared = "" if "*" in declared or "\r" in declared or "\n" in declared else declared
