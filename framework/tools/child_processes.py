@@ -138,6 +138,12 @@ def why_unusable(limits: SandboxLimits) -> str | None:
     return f"bwrap does not start here ({reason}); in containers, user namespaces are often turned off"
 
 
+def require_sandbox(limits: SandboxLimits) -> None:
+    """Raise ToolError if the operator has set up no sandbox."""
+    if not limits.is_on:
+        raise ToolError("there is no sandbox: the operator sets tools.sandbox in agentsd.yaml")
+
+
 async def run_sandboxed(
     command: Sequence[str], limits: SandboxLimits, base: BaseFolder, more: Mapping[str, Path] | None = None
 ) -> SandboxOutput:
@@ -152,8 +158,7 @@ async def run_sandboxed(
     Raises:
         ToolError: there is no sandbox, a folder is missing, or the listed folders have too many files.
     """
-    if not limits.is_on:
-        raise ToolError("there is no sandbox: the operator sets tools.sandbox in agentsd.yaml")
+    require_sandbox(limits)
     folders = await asyncio.to_thread(lambda: [*_folders(limits, base, more or {})])
     start = f"{PROJECT}/{'/'.join(split_path(limits.write))}" if limits.write else "/tmp"
     whole = [*_isolation(limits), *folders, "--chdir", start, "--remount-ro", "/", *_limits(limits), *command]

@@ -280,10 +280,14 @@ def plugin_problems(
     cause = redact_problem(cause)  # exceptions and source lines can contain secrets
     if cause.path == package.path:
         return (cause,)
-    own = next((line for file, line in reversed(places) if file == package.path), None)
-    message = f"helper failed: {cause.place}: {cause.message}"
-    importing = Problem(path=package.path, line=own, message=message, excerpt=_excerpt(package, package.path, own))
-    return redact_problem(importing), cause
+    return _importing(package, places[::-1], cause), cause
+
+
+def _importing(package: PluginPackage, places: Iterable[_Frame], cause: Problem) -> Problem:
+    """Return the problem of the plugin file for that of a helper, at the first of these places in the file."""
+    own = next((line for file, line in places if file == package.path), None)
+    message, excerpt = f"helper failed: {cause.place}: {cause.message}", _excerpt(package, package.path, own)
+    return redact_problem(Problem(path=package.path, line=own, message=message, excerpt=excerpt))
 
 
 def declaration_problems(package: PluginPackage, errors: Iterable[DeclarationError]) -> Iterator[Problem]:
@@ -297,9 +301,7 @@ def declaration_problems(package: PluginPackage, errors: Iterable[DeclarationErr
             excerpt, text = source.split("\n")[at - 1], _printable(message)
             cause = redact_problem(Problem(path=file, line=at, column=column, message=text, excerpt=excerpt))
             if file != package.path:
-                own = next((line for other, line in places if other == package.path), None)
-                message = f"helper failed: {cause.place}: {cause.message}"
-                yield Problem(path=package.path, line=own, message=message)
+                yield _importing(package, places, cause)
             yield cause
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from framework.tools.arguments import SchemaArguments
-from framework.tools.child_processes import output_text, run_sandboxed
+from framework.tools.child_processes import output_text, require_sandbox, run_sandboxed
 from framework.tools.files import split_path
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError
@@ -100,7 +100,8 @@ def skill_tools(
         return skill_text(_known(skills, name), context)
 
     async def read(name: str, path: str, start_line: int = 1, *, context: ToolContext) -> str:
-        return _file_text(_known(skills, name), path, start_line, context)
+        content = _file(_known(skills, name), path, context)
+        return _lines_from(content.decode("utf-8-sig", "replace"), start_line)
 
     name = {"type": "string", "description": "Name of the skill."}
     tools = []
@@ -123,8 +124,7 @@ def _run_tool(skills: Mapping[str, AgentSkill], name: Mapping[str, Any], note: s
     def preview(name: str, path: str, arguments: Sequence[str] = (), *, context: ToolContext) -> str:
         """Return the script, for the person who is asked."""
         _require_arguments(arguments)
-        if not context.sandbox.is_on:
-            raise ToolError("there is no sandbox: the operator sets tools.sandbox in agentsd.yaml")
+        require_sandbox(context.sandbox)
         script = _file(_known(skills, name), path, context)
         return shorten(script.decode("utf-8-sig", "replace"), _PREVIEW_CHARS)
 
@@ -217,10 +217,6 @@ def skill_text(skill: AgentSkill, context: ToolContext | None = None) -> str:
 def without_tags(text: str) -> str:
     """Return a text of a skill without the tags that end such a text in prompts."""
     return _CLOSING_TAG.sub("", text)
-
-
-def _file_text(skill: AgentSkill, path: str, start_line: int, context: ToolContext) -> str:
-    return _lines_from(_file(skill, path, context).decode("utf-8-sig", "replace"), start_line)
 
 
 def _file(skill: AgentSkill, path: str, context: ToolContext) -> bytes:

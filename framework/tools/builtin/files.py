@@ -19,7 +19,7 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Literal
 
-from framework.tools.child_processes import child_environment, output_text, run_sandboxed
+from framework.tools.child_processes import child_environment, output_text, require_sandbox, run_sandboxed
 from framework.tools.files import (
     MAX_FILE_BYTES,
     BaseFolder,
@@ -584,8 +584,7 @@ MAX_COMMAND_CHARS = 20_000
 
 def _preview(command: str, context: ToolContext) -> str:
     """Raise ToolError if `shell` would execute nothing."""
-    if not context.sandbox.is_on:
-        raise ToolError("there is no sandbox: the operator sets tools.sandbox in agentsd.yaml")
+    require_sandbox(context.sandbox)
     if not command.strip() or len(command) > MAX_COMMAND_CHARS:
         raise ToolError(f"the command must have 1 to {MAX_COMMAND_CHARS} characters")
     return ""
