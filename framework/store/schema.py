@@ -12,7 +12,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateColumn
 
 from framework.store.types import SEARCHED_TEXTS, OwnerQuery
-from framework.types.errors import StoreTooNew
+from framework.types.errors import ConfigError, StoreTooNew
 from framework.types.report import Status
 from framework.types.text import storable, to_sql_text
 
@@ -538,6 +538,10 @@ MIGRATIONS: Mapping[int, Sequence[sa.Table | sa.Column[Any]]] = {
 """The tables and columns that each version has added to the one before. All are added in one transaction."""
 SCHEMA_VERSION = max(MIGRATIONS)
 """The version of the tables that this code uses."""
+_DEVELOPMENT = sa.table("agentsd_schema", sa.column("version"))
+"""The table of versions before their numbers started at 1 again."""
+_DEVELOPMENT_VERSIONS: Mapping[int, int] = {10: 1, 11: 2}
+"""The versions of that table whose other tables are those of a version of today."""
 _MIN_VERSIONS: Mapping[int, int] = {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}
 """The oldest schema version of code that may use a database of this version."""
 
@@ -549,6 +553,7 @@ def upgrade(connection: sa.Connection) -> int:
 
     Raises:
         StoreTooNew: the schema version is newer than this code supports.
+        ConfigError: a development version from before the first release wrote it, which cannot be migrated.
     """
     if connection.dialect.name == "postgresql":
         complete_for_postgresql()
@@ -558,11 +563,12 @@ def upgrade(connection: sa.Connection) -> int:
     saved: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(versions.c.version), 0))).scalar_one()
     if saved > SCHEMA_VERSION:
         _check_newer(connection, saved)
-    if saved == 0:
+    version = saved or _development_version(connection)
+    if version == 0:
         for statement in _create_statements(connection.dialect.name):
             connection.exec_driver_sql(statement)
     else:
-        for number in range(saved + 1, SCHEMA_VERSION + 1):
+        for number in range(version + 1, SCHEMA_VERSION + 1):
             for added in MIGRATIONS[number]:
                 _add(connection, added)
     rows = [
@@ -571,7 +577,7 @@ def upgrade(connection: sa.Connection) -> int:
     ]
     if rows:
         connection.execute(versions.insert(), rows)
-    return saved
+    return version
 
 
 def _add(connection: sa.Connection, added: sa.Table | sa.Column[Any]) -> None:
@@ -605,3 +611,16 @@ def _check_newer(connection: sa.Connection, version: int) -> None:
             f"the store has schema version {version}; this version of agentsd supports up to {SCHEMA_VERSION}, and "
             f"the store requires at least {min_version}: upgrade agentsd"
         )
+
+
+def _development_version(connection: sa.Connection) -> int:
+    """Return the version of tables that a development version wrote, 0 without tables; raises ConfigError."""
+    if not sa.inspect(connection).has_table(_DEVELOPMENT.name):
+        return 0
+    number: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(_DEVELOPMENT.c.version), 0))).scalar_one()
+    if number and number not in _DEVELOPMENT_VERSIONS:
+        raise ConfigError(
+            f"store.url: a development version of agentsd wrote this store, with schema {number}, which cannot be "
+            "migrated: move the store away, or set store.url to another one"
+        )
+    return _DEVELOPMENT_VERSIONS.get(number, 0)

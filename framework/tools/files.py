@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal
 
 from framework.types.errors import ToolError
 from framework.types.text import did_you_mean, shorten
@@ -28,6 +28,10 @@ class BaseFolder:
     """Patterns from `skill_policy.files.deny`: these files are neither read, listed nor written."""
     reserved: tuple[Path, ...] = ()
     """Absolute paths of the store's files, which no agent reads or writes, whatever its settings."""
+    unprotected: tuple[str, ...] = ()
+    """Globs of protected files that tools may access."""
+    write_below: tuple[str, ...] | None = None
+    """Folders that tools may write to; None: all except protected ones."""
     ignores_case: bool | None = None
     """Whether `A` and `a` name the same file. None: check the file system when the answer matters."""
 
@@ -156,17 +160,6 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_NAMES_COMPARED = 5_000
 _MAX_QUOTED_CHARS = 200
-
-
-class FileRules(Protocol):
-    """The files that a tool may open: a `ToolContext`, which describes the values."""
-
-    @property
-    def base_path(self) -> Path: ...
-    @property
-    def unprotected(self) -> tuple[str, ...]: ...
-    @property
-    def write_below(self) -> tuple[str, ...] | None: ...
 
 
 def relative_parts(base: Path, path: str) -> tuple[str, ...]:
@@ -350,36 +343,36 @@ _PROTECTED_NAMES = (
 """Names of files and folders that are not written, in addition to hidden ones; a folder includes its content."""
 
 
-def readable_parts(context: FileRules, path: str) -> tuple[str, ...]:
+def readable_parts(base: BaseFolder, path: str) -> tuple[str, ...]:
     """Split a path that is to be read or listed into parts below the base folder.
 
     Raises:
         ToolError: the path is outside the base folder, or hidden.
     """
-    parts = relative_parts(context.base_path, path)
+    parts = relative_parts(base.path, path)
     hidden = next((name for name in parts if is_hidden(name)), None)
-    if hidden is not None and not _is_unprotected(parts, context.unprotected):
+    if hidden is not None and not _is_unprotected(parts, base.unprotected):
         raise ToolError(_refusal(parts, hidden, "hidden files may contain secrets, so they are not read"))
     return parts
 
 
-def writable_parts(context: FileRules, path: str) -> tuple[str, ...]:
+def writable_parts(base: BaseFolder, path: str) -> tuple[str, ...]:
     """Split a path that is to be written into parts below the base folder.
 
     Raises:
         ToolError: the path is outside the base folder or `tools.write_below`, is protected, or has invisible
             characters.
     """
-    parts = relative_parts(context.base_path, path)
+    parts = relative_parts(base.path, path)
     if any(unicodedata.category(char) == "Cf" for char in path):
         raise ToolError("the path has invisible characters: write it without them")
     protected = next((name for name in parts if is_protected(name)), None)
-    if protected is None and (depth := _depth_of_skill(context.base_path, parts)):
+    if protected is None and (depth := _depth_of_skill(base.path, parts)):
         protected = parts[depth - 1]
-    if protected is not None and not _is_unprotected(parts, context.unprotected):
+    if protected is not None and not _is_unprotected(parts, base.unprotected):
         raise ToolError(_refusal(parts, protected, "its content decides what runs, so it is not written"))
-    if context.write_below is not None and not any(is_inside(parts, folder) for folder in context.write_below):
-        folders = ", ".join(context.write_below) or "none"
+    if base.write_below is not None and not any(is_inside(parts, folder) for folder in base.write_below):
+        folders = ", ".join(base.write_below) or "none"
         raise ToolError(f"{quoted(parts)} is outside the folders that may be written (tools.write_below): {folders}")
     return parts
 

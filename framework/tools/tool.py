@@ -255,12 +255,12 @@ class ToolContext:
 
     @property
     def files(self) -> BaseFolder:
-        """The base folder with its denied and reserved files."""
-        return BaseFolder(self.base_path, self.denied_files, self.reserved_files)
+        """The base folder with the rules for its files."""
+        return BaseFolder(self.base_path, self.denied_files, self.reserved_files, self.unprotected, self.write_below)
 
     def open(self, path: str) -> BinaryIO:
         """Open a file below the base folder for reading, under the rules of `read_file`; raise ToolError."""
-        return open_file(self.files, readable_parts(self, path))
+        return open_file(self.files, readable_parts(self.files, path))
 
     @property
     def idempotency_key(self) -> str:

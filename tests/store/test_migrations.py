@@ -6,13 +6,15 @@ import asyncio
 import json
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
-from framework import Approve, Runtime, Tool, tool
+from framework import Approve, ConfigError, Runtime, Tool, tool
 from framework.store.database import StoreClock, create_engine, parse_store_url
 from framework.store.schema import (
     SCHEMA_VERSION,
@@ -176,6 +178,48 @@ def test_the_runs_of_an_earlier_version_are_resumed_executed_and_pruned(tmp_path
             assert [info.message for info in await r.store.runs()] == ["look", "pay", "2", "3", "4"], "turns"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_a_store_of_the_last_development_versions_is_migrated(tmp_path: Path, store_url: str, version: int) -> None:
+    async def main() -> None:
+        await create_version_1(store_url, tmp_path)
+        if version == 11:
+            await (await Store.open(store_url, tmp_path)).close()
+        await change(store_url, tmp_path, *as_development_version(version))
+        store = await Store.open(store_url, tmp_path)
+        await check_data(store)
+        assert await saved_versions(store) == [1, 2, *range(3, SCHEMA_VERSION + 1)]
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [1, 2, 9, 12])
+def test_a_store_of_another_development_version_is_refused(tmp_path: Path, store_url: str, version: int) -> None:
+    async def main() -> None:
+        await (await Store.open(store_url, tmp_path)).close()
+        await change(store_url, tmp_path, *as_development_version(version))
+        for _ in range(2):
+            with pytest.raises(ConfigError) as refused:
+                await Store.open(store_url, tmp_path)
+            assert refused.value.message == (
+                f"store.url: a development version of agentsd wrote this store, with schema {version}, which cannot be "
+                "migrated: move the store away, or set store.url to another one"
+            )
+
+    asyncio.run(main())
+
+
+def as_development_version(number: int) -> Iterator[str]:
+    yield "CREATE TABLE agentsd_schema (version INTEGER NOT NULL PRIMARY KEY, min_version INTEGER)"
+    for version in range(1, number + 1):
+        yield f"INSERT INTO agentsd_schema VALUES ({version}, 1)"
+    yield "DROP TABLE agentsd_versions"
+    for table in LATER_TABLES:
+        yield f"DROP TABLE IF EXISTS {table.name}"
+    if number == 11:  # its other tables are those of version 2
+        yield "ALTER TABLE agentsd_conversations DROP COLUMN handed_to"
 
 
 async def change(url: str, root: Path, *statements: str) -> None:

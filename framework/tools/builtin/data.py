@@ -19,7 +19,6 @@ from typing import Any
 
 from framework.tools.builtin.files import format_size
 from framework.tools.child_processes import child_environment, isolated_python
-from framework.tools.files import open_file, readable_parts
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ConfigError, ToolError
 from framework.types.text import did_you_mean
@@ -330,7 +329,7 @@ def json_transform(expression: str, data: str | None = None, path: str | None = 
 
 
 def _content(context: ToolContext, path: str) -> str:
-    with open_file(context.files, readable_parts(context, path)) as file:
+    with context.open(path) as file:
         content = file.read(MAX_DATA_BYTES + 1)
     try:
         return content.decode("utf-8-sig")

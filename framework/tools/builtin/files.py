@@ -6,9 +6,7 @@ import difflib
 import heapq
 import os
 import re
-import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,10 +14,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from heapq import nlargest
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Literal
 
-from framework.tools.child_processes import child_environment, output_text, require_sandbox, run_sandboxed
+from framework.tools.child_processes import output_text, require_sandbox, run_sandboxed
 from framework.tools.files import (
     MAX_FILE_BYTES,
     BaseFolder,
@@ -54,8 +52,8 @@ def list_dir(path: str = ".", *, context: ToolContext) -> str:
         path: The folder, relative to the base folder, such as docs or docs/2026; . is the base folder.
         context: The run.
     """
-    parts = readable_parts(context, path)
     files = context.files
+    parts = readable_parts(files, path)
     with open_folder(files, parts) as folder:
         with os.scandir(folder) as entries:
             visible = (entry.name for entry in entries if not is_hidden(entry.name))
@@ -81,13 +79,12 @@ def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: 
     """
     if start_line < 1 or max_lines < 1:
         raise ToolError("start_line and max_lines must be 1 or more")
-    parts = readable_parts(context, path)
-    with open_file(context.files, parts) as file:
+    with context.open(path) as file:
         content, size = file.read(_MAX_READ_BYTES), os.fstat(file.fileno()).st_size
         if _is_media(content):
             if size > MAX_MEDIA_BYTES:
                 raise ToolError(f"the file has {file_size(size)}: at most {file_size(MAX_MEDIA_BYTES)} can be read")
-            return _media(content + file.read(), parts[-1])
+            return _media(content + file.read(), PurePosixPath(path).name)
     lines = _first_lines(content, size)
     if not lines:
         return "(the file is empty)"
@@ -179,7 +176,8 @@ def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: T
         context: The run.
     """
     _check(query, limit)
-    search = _Search(context.files, readable_parts(context, root_dir), query, time.monotonic() + MAX_SEARCH_SECONDS)
+    root = readable_parts(context.files, root_dir)
+    search = _Search(context.files, root, query, time.monotonic() + MAX_SEARCH_SECONDS)
     matches = list(search.matches())
     if not matches:
         return f"No files match '{query}'." + search.truncation_note()
@@ -210,10 +208,8 @@ class _Search:
 
     def matches(self) -> Iterator[str]:
         """Yield the lines of the result, sorted by path."""
-        files = self._files()
-        by_content = None if self._is_pattern else _ripgrep(self._folder, self.query, self.deadline)
-        for parts in sorted(files, key="/".join):
-            readable = not self._is_pattern and (by_content is None or parts[len(self.root) :] in by_content)
+        for parts in sorted(self._files(), key="/".join):
+            readable = not self._is_pattern
             if readable and time.monotonic() > self.deadline:
                 self.is_stopped, readable = True, False
             line = self._first_line(parts) if readable else None
@@ -229,10 +225,6 @@ class _Search:
     @property
     def _is_pattern(self) -> bool:
         return "*" in self.query or "?" in self.query
-
-    @property
-    def _folder(self) -> Path:
-        return self.base.path.resolve().joinpath(*self.root)
 
     def _files(self) -> list[_Parts]:
         files: list[_Parts] = []
@@ -289,36 +281,6 @@ def _listing(base: BaseFolder, folder: _Parts) -> tuple[list[_Parts], list[_Part
 
 def _is_skipped(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in _SKIPPED_FOLDERS)
-
-
-def _ripgrep(folder: Path, query: str, deadline: float) -> set[_Parts] | None:
-    """Return the files below `folder` that contain the query according to ripgrep, or None if it failed."""
-    program = shutil.which("rg")
-    if program is None:
-        return None
-    try:
-        process = subprocess.run(
-            [program, *_ripgrep_options(), "-e", query, "--", "."],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=child_environment(),
-            timeout=max(deadline - time.monotonic(), 0.1) / 2,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if process.returncode not in (0, 1):
-        return None
-    paths = (os.fsdecode(path) for path in process.stdout.split(b"\0") if path)
-    return {tuple(path.removeprefix("./").split("/")) for path in paths}
-
-
-def _ripgrep_options() -> Sequence[str]:
-    # No ignore files and no detection of encodings, so that results are the same with and without ripgrep.
-    plain = ("--no-config", "--no-ignore", "--no-messages", "--text", "--encoding=none")
-    what = ("--fixed-strings", "--ignore-case", "--files-with-matches", "--null", f"--max-filesize={_MAX_FILE_BYTES}")
-    return (*plain, *what, *(f"--glob=!{name}/" for name in _SKIPPED_FOLDERS))
 
 
 def _folded(text: str) -> str:
@@ -476,7 +438,7 @@ def unified_diff(old: bytes, new: bytes, name: str) -> str:
 def _target(context: ToolContext, path: str) -> tuple[str, ...]:
     if path.endswith("/"):
         raise ToolError("the path ends in /: give the name of a file")
-    return writable_parts(context, path)
+    return writable_parts(context.files, path)
 
 
 def _encoded(text: str) -> bytes:

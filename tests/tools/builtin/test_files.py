@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +24,6 @@ from framework.types.errors import ToolError
 from tests.support.cases import cases
 
 SECRET = "the secret outside"
-RIPGREP = pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
 
 
 def context(base: Path) -> ToolContext:
@@ -260,13 +258,6 @@ def test_read_file_decodes_any_bytes_except_binary_content(tmp_path: Path) -> No
     assert read_file("mixed.txt", context=context(tmp_path)) == "caf\ufffd\nend"
 
 
-@pytest.fixture(params=["stdlib", pytest.param("ripgrep", marks=RIPGREP)])
-def _either_way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "stdlib":
-        monkeypatch.setenv("PATH", str(tmp_path / "no programs here"))
-
-
-@pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -291,7 +282,6 @@ def test_search_finds_literal_text_and_names(base: Path, query: str, found: list
     assert search_files(query, context=context(base)).splitlines() == found
 
 
-@pytest.mark.usefixtures("_either_way")
 def test_search_omits_hidden_files_and_build_output(tmp_path: Path) -> None:
     for name in (".git", "node_modules", "dist", "a.egg-info", "src/__pycache__", ".hidden", "src/lib"):
         (tmp_path / name).mkdir(parents=True)
@@ -309,7 +299,6 @@ def test_search_omits_hidden_files_and_build_output(tmp_path: Path) -> None:
     assert inside == "node_modules/needle.txt:1: a needle"
 
 
-@pytest.mark.usefixtures("_either_way")
 def test_search_shows_one_short_line_per_file_and_the_total(tmp_path: Path) -> None:
     (tmp_path / "with:colon and\nbreak.txt").write_text("NEEDLE\nneedle\n")
     (tmp_path / "wide.txt").write_text("first\r\n" + "x" * 500 + "\tneedle\x1b" + "y" * 500 + "\r\n")
@@ -338,47 +327,6 @@ def test_search_reports_when_it_did_not_search_all_files(base: Path, monkeypatch
     monkeypatch.setattr(file_tools, "MAX_SEARCHED_FILES", 2)
 
     assert search_files("hello", context=context(base)).endswith("too many files to search them all: give a root_dir.)")
-
-
-def fake_ripgrep(folder: Path, script: str) -> None:
-    folder.mkdir()
-    (folder / "rg").write_text(f"#!{sys.executable}\nimport sys, pathlib\nargv = sys.argv[1:]\n{script}\n")
-    (folder / "rg").chmod(0o755)
-
-
-@pytest.mark.hostile(9)
-@pytest.mark.parametrize("query", ["--pre=touch", "$(touch x)", "hello"])
-def test_ripgrep_receives_the_query_as_a_value_and_its_output_is_checked(
-    base: Path, monkeypatch: pytest.MonkeyPatch, query: str
-) -> None:
-    (base / "matching.txt").write_text(query)
-    programs = base.parent / "bin"
-    answer = "./matching.txt\\0./docs/notes.txt\\0./link.txt\\0../outside/secret.txt\\0"
-    fake_ripgrep(
-        programs,
-        f"import os\npathlib.Path({str(programs / 'argv')!r}).write_text('|'.join(argv))\n"
-        f"sys.stdout.write('{answer}' if 'OPENAI_API_KEY' not in os.environ else 'it has keys')",
-    )
-    monkeypatch.setenv("OPENAI_API_KEY", "not for programs")
-    monkeypatch.setenv("PATH", str(programs))
-
-    found = search_files(query, context=context(base))
-
-    assert found == f"matching.txt:1: {query}"
-    argv = (programs / "argv").read_text()
-    assert argv.endswith(f"|-e|{query}|--|.")
-    assert "--fixed-strings" in argv
-
-
-@pytest.mark.parametrize("script", ["sys.exit(2)", "while True: pass"])
-def test_search_continues_without_ripgrep_if_it_fails_or_hangs(
-    base: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    fake_ripgrep(base.parent / "bin", script)
-    monkeypatch.setenv("PATH", str(base.parent / "bin"))
-    monkeypatch.setattr(file_tools, "MAX_SEARCH_SECONDS", 2.0)
-
-    assert search_files("two", context=context(base)) == "docs/notes.txt:2: two"
 
 
 def test_the_tools_run_in_a_thread_with_their_context_filled_in(base: Path) -> None:

@@ -310,6 +310,6 @@ def test_the_picture_of_a_folder_shows_every_change(base: Path) -> None:
 def test_no_file_of_a_skill_is_written_whatever_its_folder_is_called(path: str, tmp_path: Path) -> None:
     write(tmp_path, {"knowledge/pdf/SKILL.md": "text", "knowledge/notes.md": "text"})
     with pytest.raises(ToolError, match="is protected: its content decides what runs"):
-        writable_parts(context(tmp_path), path)
-    assert writable_parts(context(tmp_path, "knowledge/**", "skills/**"), path)
-    assert writable_parts(context(tmp_path), "knowledge/notes.md")
+        writable_parts(context(tmp_path).files, path)
+    assert writable_parts(context(tmp_path, "knowledge/**", "skills/**").files, path)
+    assert writable_parts(context(tmp_path).files, "knowledge/notes.md")

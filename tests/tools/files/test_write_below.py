@@ -88,7 +88,7 @@ def test_a_run_writes_only_where_both_its_own_and_the_live_settings_permit(
     def permits(folders: tuple[str, ...] | None) -> bool:
         context = ToolContext("run", "call", "one", Path("/base"), write_below=folders)
         try:
-            return bool(writable_parts(context, path))
+            return bool(writable_parts(context.files, path))
         except ToolError:
             return False
 
