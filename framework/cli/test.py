@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -162,8 +162,7 @@ def command(path: str, query: str | None, otlp: str | None, as_json: bool, **giv
                 raise RequestError("--runs scores what ran: leave out --against, --model and --repeat")
             report = asyncio.run(_score(options, parse_run_query(query)))
         elif options.against is not None:
-            with _version(options.against, str(location.folder)) as folder:
-                report = asyncio.run(_compare(options, folder))
+            report = asyncio.run(_compare(options, options.against))
         else:
             report = asyncio.run(_test(options))
     return report()
@@ -332,26 +331,19 @@ def _report_scores(scores: Sequence[tuple[RunInfo, Attempt]], options: _Options)
 # --- two versions
 
 
-@contextmanager
-def _version(name: str, project: str) -> Iterator[str | None]:
-    """Yield the folder of a version; None if the name is neither a folder nor a revision, but can be a generation."""
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(version_folder(name, project))
-        except RequestError:
-            if not is_generation(name):
-                raise
-            folder = None
-        yield folder
-
-
-async def _compare(options: _Options, folder: str | None) -> Report:
+async def _compare(options: _Options, version: str) -> Report:
     """Run the chosen cases on an earlier version and on the current one; raises ConfigError if that is useless.
 
-    The earlier version is that in `folder`, or a stored generation.
+    The earlier version is a folder, a revision of git, or a stored generation.
     """
     await _check_model(options)
     async with AsyncExitStack() as stack:
+        try:
+            folder = stack.enter_context(version_folder(version, str(options.location.folder)))
+        except RequestError:
+            if not is_generation(version):
+                raise
+            folder = None
         opened = Runtime.open(options.location.root, settings=options.settings, watch=False)
         runtime = await stack.enter_async_context(opened)
         after = runtime.catalog.current
@@ -360,7 +352,7 @@ async def _compare(options: _Options, folder: str | None) -> Report:
             before = (await stack.enter_async_context(earlier)).catalog.current
         else:
             store = await stack.enter_async_context(open_project_store(options.location))
-            before = await stored_generation(store, options.against or "", after, Blueprints(EXECUTORS))
+            before = await stored_generation(store, version, after, Blueprints(EXECUTORS))
         suite, problems, chosen = _cases(after, options)
         pairs: list[Pair] = []
         bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=options.model)
@@ -370,7 +362,7 @@ async def _compare(options: _Options, folder: str | None) -> Report:
                 _show_pair(pair)
         await _save([Tried(one.placed, one.after) for one in pairs], after, options)
         if chosen and not pairs:
-            raise ConfigError(f"no agent of these cases is usable in {options.against}", before.errors)
+            raise ConfigError(f"no agent of these cases is usable in {version}", before.errors)
     return partial(_report_comparison, pairs, suite, problems, options)
 
 

@@ -435,12 +435,10 @@ def _runs(
 
 def _region_of(tool: Tool, names: Sequence[str], rule: Rule, chosen: Sequence[CallValues]) -> Region:
     """Return what calls have in common, as far as conditions can say it."""
-    outside: dict[str, tuple[str, ...]] = {}
-    inside: dict[str, str] = {}
-    for name in names:
-        if found := _condition(tool, name, rule, [one[name] for one in chosen]):
-            outside[name], inside[name] = found
-    return Region(outside, inside, len(chosen))
+    conditions = {name: _condition(tool, name, rule, [one[name] for one in chosen]) for name in names}
+    found = {name: one for name, one in conditions.items() if one}
+    outside = {name: one for name, (one, _) in found.items()}
+    return Region(outside, {name: text for name, (_, text) in found.items()}, len(chosen))
 
 
 def _condition(tool: Tool, name: str, rule: Rule, values: Sequence[Any]) -> tuple[tuple[str, ...], str] | None:
