@@ -28,6 +28,7 @@ from tests.support.cases import cases
 from tests.support.connections import until_disconnected
 from tests.support.forks import FORKS
 from tests.support.projects import agent, write
+from tests.support.stores import LONG_ON_POSTGRESQL
 from tests.support.worlds import Turns, World
 
 COSTS = st.lists(st.integers(1, 50), min_size=1, max_size=8)
@@ -192,6 +193,7 @@ def test_a_hundred_runs_of_two_processes_exceed_the_last_cent_by_one_call_each(t
     last.join()
 
 
+@LONG_ON_POSTGRESQL
 def test_a_process_that_is_killed_leaves_counters_equal_to_the_saved_usage(tmp_path: Path, store_url: str) -> None:
     root = project(tmp_path, "{team: {max_cost_usd: 10, per: total}}")
     random, kills = Random(7), 0
