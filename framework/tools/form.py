@@ -109,10 +109,6 @@ def form_fields(form: Mapping[str, Any]) -> Iterator[FormField]:
 def checked_form(message: str, schema: object) -> dict[str, Any]:
     """Return the known part of a form that a server sent.
 
-    Args:
-        message: what the server says about the form.
-        schema: JSON Schema of the values.
-
     Raises:
         ToolError: the form has nested data, or asks for a secret, which must never pass through a model's host.
     """

@@ -165,12 +165,7 @@ async def result_search(id: str, text: str) -> str:
 
 
 def _line_starts(text: str, limit: int) -> list[int]:
-    """Return where each line of a text starts.
-
-    Args:
-        text: the text.
-        limit: maximum number of characters that an answer may have.
-    """
+    """Return where each line of a text starts; `limit` is the maximum number of characters of an answer."""
     width, starts, at = max(50, min(LINE_CHARS, limit - _HEAD_CHARS)), list[int](), 0
     for line in text.split("\n"):
         starts.extend(range(at, at + max(len(line), 1), width))
@@ -179,16 +174,9 @@ def _line_starts(text: str, limit: int) -> list[int]:
 
 
 def read_lines(text: str, start: int, lines: int, limit: int) -> str:
-    """Return lines of a text, as many as fit, with a first line that says which they are.
+    """Return lines of a text, at most `limit` characters, with a first line that says which they are.
 
-    Args:
-        text: the whole text.
-        start: the first line, from 1; a negative number counts from the end.
-        lines: number of lines.
-        limit: maximum number of characters to return.
-
-    Raises:
-        ToolError: there is no such line.
+    `start` is the first line, from 1; a negative number counts from the end. Raises ToolError if there is none.
     """
     starts = _line_starts(text, limit)
     count = len(starts)
@@ -202,15 +190,9 @@ def read_lines(text: str, start: int, lines: int, limit: int) -> str:
 
 
 def search_lines(text: str, wanted: str, limit: int) -> str:
-    """Return each match of a text with its line and what surrounds it, as many as fit.
+    """Return each match of a text, in upper or lower case, with its line and what surrounds it, as many as fit.
 
-    Args:
-        text: the whole text.
-        wanted: the text to find, in upper or lower case.
-        limit: maximum number of characters to return.
-
-    Raises:
-        ToolError: the text to find is empty.
+    At most `limit` characters are returned. Raises ToolError if the text to find is empty.
     """
     if not wanted:
         raise ToolError("the text to find is empty")

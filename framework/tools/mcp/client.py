@@ -343,14 +343,7 @@ class McpClient:
     def __init__(
         self, name: str, server: McpServer, callbacks: ConnectionCallbacks, login: Login | None = None
     ) -> None:
-        """Create a client; `start` connects.
-
-        Args:
-            name: name of the server in messages, such as `mcp.docs`.
-            server: configuration of the server.
-            callbacks: called when the connection or its tools change.
-            login: the login with which requests are sent, if the server needs one.
-        """
+        """Create a client; `start` connects."""
         self._login = login
         self._name, self._server = name, server
         in_file = name.removeprefix("mcp.")

@@ -70,10 +70,7 @@ class RequestFailed(ToolError):
 def describe_error(error: BaseException, server: McpServer, status: int | None = None) -> str:
     """Describe an error of a connection, with a fix and without secrets.
 
-    Args:
-        error: the error.
-        server: configuration of the server.
-        status: status of the last failed HTTP response.
+    `status` is that of the last failed HTTP response.
     """
     return mask_secrets(_description(error, server, status), server)
 
@@ -318,10 +315,7 @@ def request_error_type(error: BaseException) -> str:
 def trace_failure(span: str, name: str, server: McpServer) -> Iterator[None]:
     """Suppress the SDK's spans for a request outside runs, and emit a root span if the request fails.
 
-    Args:
-        span: name of the root span.
-        name: name of the server in its file.
-        server: configuration of the server.
+    `span` is the name of the root span.
     """
     began = time.time_ns()
     unsampled = SpanContext(random.getrandbits(128), random.getrandbits(64), False, TraceFlags(TraceFlags.DEFAULT))

@@ -476,12 +476,8 @@ async def send_logged_in(
 ) -> HttpReply:
     """Send a request of a tool call with the token of a login, once more with a new one if the server refuses it.
 
-    A refused request had no effect. If only a person can log in, the run pauses.
-
-    Args:
-        login: the login.
-        send: sends the request with a token, or without one.
-        context: the context of the call.
+    A refused request had no effect. If only a person can log in, the run pauses. `send` sends the request with a
+    token, or without one.
 
     Raises:
         ToolError: the request or the login failed.

@@ -56,14 +56,7 @@ class McpSource:
     """One MCP server as a source of tools, resources and prompts."""
 
     def __init__(self, name: str, server: McpServer, changed: OnChange, logins: LoginStore | None = None) -> None:
-        """Create a source; `start` connects.
-
-        Args:
-            name: name of the server in its file.
-            server: configuration of the server.
-            changed: called whenever `tools` or `faults` change.
-            logins: where logins are stored. Required by a server with `auth`.
-        """
+        """Create a source; `start` connects. `logins` are required by a server with `auth`."""
         self.name = f"mcp.{name}"
         self._server, self._changed, self._logins = server, changed, logins
         self._of_users: OrderedDict[tuple[str | None, str | None], McpClient] = OrderedDict()

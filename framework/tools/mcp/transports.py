@@ -181,9 +181,7 @@ class _ServerProcess:
 async def stdio_transport(server: McpServer, on_disconnect: OnDisconnect) -> AsyncIterator[TransportStreams]:
     """Start a server as a child process, and stop it on exit. An MCP SDK transport.
 
-    Args:
-        server: configuration with a command.
-        on_disconnect: called when the connection ends.
+    `on_disconnect` is called when the connection ends.
 
     Raises:
         OSError: the process cannot be started.
