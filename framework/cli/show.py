@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from shlex import quote
 from shutil import get_terminal_size
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -380,8 +380,7 @@ def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iter
         yield from (_line(row, fitted) for row in rows if row.root is root)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A span with its indented name, and the root on whose time line it is drawn."""
 
     name: str

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Candidate
@@ -36,8 +36,7 @@ log = logging.getLogger(__name__)
 _MIN_PATIENCE_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class GracePeriods:
+class GracePeriods(NamedTuple):
     """How long files must remain unchanged before they take effect, in seconds."""
 
     quiet: float = 0.1

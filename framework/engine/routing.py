@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import time_ns
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -49,8 +49,7 @@ _UNSPACED = (
 """Scripts without spaces between words, or with suffixes: Thai, Burmese, Khmer, Japanese, Chinese, Korean."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingCall:
+class RoutingCall(NamedTuple):
     """The model call that chose a route."""
 
     info: ModelInfo

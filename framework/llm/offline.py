@@ -12,8 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.types.errors import ModelError
@@ -155,8 +154,7 @@ def _forms_of(text: str) -> str:
     return "|".join(patterns) or r"(?!)"
 
 
-@dataclass(frozen=True, slots=True)
-class _Clause:
+class _Clause(NamedTuple):
     text: str
     plain: str
     """The text without its literals."""
@@ -386,8 +384,7 @@ def _score(tool: ToolDefinition, call: _Call, clause: _Clause, shared: Mapping[s
     return score + 1.5 * call.used - call.unused + (2.0 * call.options if named else 0.0), len(named)
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(NamedTuple):
     """The state of a request, from the transcript."""
 
     text: str

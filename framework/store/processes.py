@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -322,8 +321,7 @@ def list_processes(connection: sa.Connection, database: Database, leases: RunLea
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class RunOwner:
+class RunOwner(NamedTuple):
     """The holder of a run, as named in its row."""
 
     name: str

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
@@ -461,8 +460,7 @@ _WINDOW = 100
 """Number of queued runs of each kind that one sweep checks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Findings:
+class _Findings(NamedTuple):
     dead: Sequence[str]
     """Dead processes that hold runs, or whose rows are old."""
     wrong: Sequence[int]

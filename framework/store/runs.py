@@ -246,8 +246,7 @@ _DELETE = [sa.delete(table).where(table.c.run_id == sa.bindparam("run")) for tab
 _INSERT_PACKED = sa.insert(packed)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRun:
+class PackedRun(NamedTuple):
     """The contents of a packed row."""
 
     parts: Sequence[tuple[str, RowKind, str]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from framework.tools.scripts import RUN_SCRIPT, ScriptFunction, is_function, script_functions, script_prompt
 from framework.tools.tool import BY_KEY, Tool, tool
@@ -270,8 +270,7 @@ class PlacedRule:
         return f"{self.kind} {self.rule.tool} ({self.place})"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRules:
+class ToolRules(NamedTuple):
     """The rules whose pattern matches one tool, in the order of the file."""
 
     deny: tuple[PlacedRule, ...]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from framework.config.agents.compile import Agent, CompileContext, compile_agent, template_names
 from framework.config.generations.generation import Candidate, Generation
@@ -31,8 +31,7 @@ _MAX_ENTRIES = 20
 Trigger = Literal["startup", "watch", "api", "rollback", "source"]
 
 
-@dataclass(frozen=True, slots=True)
-class _ArchivedAgent:
+class _ArchivedAgent(NamedTuple):
     """The file of an agent, and what it was compiled in."""
 
     path: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jinja2 import (
     Environment,
@@ -47,8 +47,7 @@ class TemplateFault:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateReference:
+class TemplateReference(NamedTuple):
     """A template that another one extends, includes or imports."""
 
     line: int
@@ -122,8 +121,7 @@ def _literal_names(template: nodes.Expr) -> tuple[str, ...] | None:
     return tuple(names) if len(names) == len(parts) else None
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateGraph:
+class TemplateGraph(NamedTuple):
     """The templates of a project and the references between them."""
 
     names: Collection[str]

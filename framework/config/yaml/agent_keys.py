@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import PurePosixPath
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, KeyPath, Marks, text_fix
 from framework.types.problem import Problem
@@ -111,8 +111,7 @@ def path_in_file(document: Document, path: KeyPath) -> KeyPath:
     return document.moved[path[:moved]] + path[moved:] if moved else path
 
 
-@dataclass(frozen=True, slots=True)
-class AgentKeys:
+class AgentKeys(NamedTuple):
     """The document of an agent file in the form of `AgentSpec`, and what is wrong with its keys."""
 
     document: Document

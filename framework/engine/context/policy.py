@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import Budgets, DefinedBudget
@@ -532,8 +532,7 @@ def _reached(one: DefinedBudget, key: CounterKey, limit: BudgetLimit) -> Reached
     return ReachedBudget(name=one.name, limit=limit, per=one.budget.per, resets_at=period_end(key[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class CostLimit:
+class CostLimit(NamedTuple):
     """A limit of the cost of a run."""
 
     place: str

@@ -10,7 +10,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -300,8 +300,7 @@ class PreparedRun:
     """Ids of the confirmations that were decided just now."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ActiveRun:
+class _ActiveRun(NamedTuple):
     """A run in progress in this process."""
 
     stream: RunStream

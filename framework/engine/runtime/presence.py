@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from framework.config.agents.compile import missing_tools
 from framework.config.generations.catalog import Catalog
@@ -142,8 +141,7 @@ class CannotExecute(ConfigError):
     """This process lacks something that a run needs. The message follows the name of the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempts:
+class _Attempts(NamedTuple):
     """How often this process handed a run on, and until when it leaves the run alone."""
 
     number: int

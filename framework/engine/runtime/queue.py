@@ -15,7 +15,7 @@ from contextlib import nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from framework.config.generations.catalog import Catalog
@@ -56,8 +56,7 @@ _RATE_SECONDS = 60.0
 _MAX_RETRY_SECONDS = 600
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
+class _Sample(NamedTuple):
     """The queue of all processes at a time of this process's clock, in seconds."""
 
     at: float

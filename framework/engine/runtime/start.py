@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
@@ -260,8 +260,7 @@ async def _copy(store: Store, state: RunState, conversation_id: str) -> CopiedTu
     return CopiedTurn(copied, events)
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(NamedTuple):
     """A run whose agent is chosen and whose files are saved, but which is not recorded yet."""
 
     state: RunState

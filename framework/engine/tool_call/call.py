@@ -23,7 +23,7 @@ from itertools import count
 from operator import is_
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from framework.config.agents.compile import Agent
 from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables, placeholders
@@ -183,8 +183,7 @@ async def _warn_of_repairs(run: RunContext, tool: Tool, notes: Sequence[str], wh
     await run.warn("arguments_repaired", message)
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedCall:
+class AllowedCall(NamedTuple):
     """The call may be executed with these arguments."""
 
     call: ToolCall
@@ -302,8 +301,7 @@ def _denied(verdict: Verdict) -> RefusedCall:
     return RefusedCall(ToolResult(status="denied", error=f"the policy forbids this call: {verdict}", metadata=metadata))
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionalVerdict:
+class ConditionalVerdict(NamedTuple):
     """The policy's verdict on calls of a tool whose arguments meet a condition."""
 
     condition: str

@@ -9,13 +9,12 @@ import operator
 import re
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from framework.tools.builtin.files import format_size
 from framework.tools.child_processes import child_environment, isolated_python
@@ -91,8 +90,7 @@ def to_result(value: Fraction) -> int | float | str:
     return nearest if Decimal(repr(nearest)) == digits else str(digits)
 
 
-@dataclass(frozen=True, slots=True)
-class _Expression:
+class _Expression(NamedTuple):
     """Evaluates the allowed part of Python's syntax tree; everything else is rejected."""
 
     source: str

@@ -8,9 +8,8 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from framework.tools.logins import Account, LoginStore
 from framework.tools.tool import Tool, ToolContext
@@ -41,8 +40,7 @@ _PROGRESS_INTERVAL = 0.1
 """Minimum time between two progress events of a call, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ListedTool:
+class _ListedTool(NamedTuple):
     """A tool in a server's list: its definition as JSON, and the tool built from it."""
 
     definition: str

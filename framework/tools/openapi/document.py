@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import yaml
@@ -309,8 +309,7 @@ _TYPES = frozenset({"string", "number", "integer", "boolean", "array", "object",
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-@dataclass(frozen=True, slots=True)
-class _Definition:
+class _Definition(NamedTuple):
     name: str
     copy: Any
     references: tuple[str, ...]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from mimetypes import guess_extension
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 from framework.tools.openapi.document import (
@@ -119,8 +119,7 @@ class Fault:
     """Line of the document."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(NamedTuple):
     """The chosen operations of a document."""
 
     found: tuple[Operation, ...] = ()
