@@ -139,7 +139,8 @@ def create_engine(
 def memory_engine() -> sa.Engine:
     """Return the engine of all databases in memory, which share its compiled statements.
 
-    Each connection is a database of its own, without a clock. Any thread may use it, one at a time.
+    Each connection is a database of its own, without a clock. Any thread may use it, one at a time: the driver's own
+    transactions, which start with the first change, are enough.
     """
     engine = sa.create_engine(
         MEMORY, poolclass=sa.NullPool, hide_parameters=True, connect_args={"check_same_thread": False}
@@ -147,12 +148,7 @@ def memory_engine() -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, _: Any) -> None:
-        connection.isolation_level = None
         connection.execute("PRAGMA foreign_keys=ON")
-
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
 
     return engine
 

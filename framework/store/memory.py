@@ -54,8 +54,8 @@ SWEEP_SECONDS = 60.0
 class MemoryStore(Store):
     """A store in memory. It keeps all runs that are open, and the newest that have ended.
 
-    A run is written when it starts, pauses and ends, not at each step: nothing could continue it after a crash. The
-    data lasts as long as the object, also after `close`.
+    A run is written when it starts, without its messages, and when it pauses or ends, not at each step: nothing could
+    continue it after a crash. The data lasts as long as the object, also after `close`.
     """
 
     durable = False

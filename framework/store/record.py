@@ -170,6 +170,7 @@ class SqlRecord:
         on_end: Callable[[sa.Connection, RunState], object],
         *,
         has_rows: bool,
+        unsaved: RowBatch | None = None,
     ) -> None:
         self.cancel_requested = held.cancel_requested
         self._database, self._offers, self._leases, self._lease = database, offers, leases, lease
@@ -182,8 +183,9 @@ class SqlRecord:
         self._slots = held.slots
         self._attempts_are_reset = False
         """Whether this record has set the run's failed attempts back to 0, so that later steps need not."""
-        self._unsaved = RowBatch()
-        """Rows of a last write that a cancel request prevented, which the next write contains."""
+        self._unsaved = unsaved or RowBatch()
+        """Rows that the next write contains: the first ones, or those of a last write that a cancel request prevented.
+        """
 
     async def write(
         self,
@@ -283,8 +285,8 @@ class SqlRecord:
         events = [(row["seq"], row["body"]) for row in batch.events]
         spans, only_parts = [(batch.spans,)] if batch.spans else [], None
         if not self._has_rows:
-            in_order = sorted(batch.parts, key=lambda row: (row["path"], row["kind"], row["n"]))
-            only_parts = [(row["path"], row["kind"], row["body"]) for row in in_order]
+            last = {(row["path"], row["kind"], row["n"]): row["body"] for row in batch.parts}
+            only_parts = [(path, kind, body) for (path, kind, _), body in sorted(last.items())]
         return pack(connection, self._run_id, events, spans, only_parts)
 
     def _end(self, connection: sa.Connection, state: RunState, now: float) -> None:

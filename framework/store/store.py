@@ -201,6 +201,7 @@ class Store(StoreSignals):
         """
         diff = StateDiff()
         batch, row = _first_rows(state, diff, keeps_history=conversation is None)
+        first, later = (batch, RowBatch()) if self.durable else (RowBatch(), batch)
         is_new = blueprint is not None and self._needs_blueprint_write(blueprint)
         claim = self._claims.leases.get(state.run_id)
         lease = claim or self._leases.new()
@@ -217,11 +218,12 @@ class Store(StoreSignals):
                 held = sql_runs.insert_held(connection, state, row, lease, self._leases.name, self.now())
             else:
                 held = sql_queue.start_queued(connection, state, row, lease, self.now())
-            batch.insert(connection, self._statements)
+            first.insert(connection, self._statements)
             return held
 
+        has_rows = bool(first.parts)
         try:
-            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits, has_rows=bool(batch.parts))
+            record = await self._hold(state, diff, lease, work, _IS_RUNNING, limits, has_rows=has_rows, unsaved=later)
         except RunBlocked:
             await self._claims.block(state.run_id, limits)
             raise
@@ -721,6 +723,7 @@ class Store(StoreSignals):
         limits: RunLimits,
         *,
         has_rows: bool = True,
+        unsaved: RowBatch | None = None,
         is_request: bool = False,
     ) -> SqlRecord:
         """Execute a transaction that makes this process the holder of a run, and return the run's record.
@@ -752,6 +755,7 @@ class Store(StoreSignals):
             self.is_followed,
             self._run_ended,
             has_rows=has_rows,
+            unsaved=unsaved,
         )
 
     def _takeover(

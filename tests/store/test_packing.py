@@ -15,8 +15,10 @@ from hypothesis import given
 
 from framework import Runtime
 from framework.store import runs as packing
+from framework.store.memory import MemoryStore
 from framework.store.runs import pack
 from framework.store.store import Store
+from framework.types.messages import Message
 from framework.types.report import SpanRecord
 from framework.types.state import RunState
 from tests.support.cases import cases
@@ -76,3 +78,18 @@ def test_an_ended_run_is_one_row_in_addition_to_its_messages(trusting: Path, tmp
         (packed,) = database.execute("SELECT count(*) FROM agentsd_packed").fetchone()
         left = [database.execute(f"SELECT count(*) FROM agentsd_{table}").fetchone()[0] for table in ROWS]
     assert (packed, left) == (1, [0, 0, 0])
+
+
+def test_a_run_in_memory_is_read_as_it_ended() -> None:
+    """It is packed with its first rows, some of which have changed since."""
+
+    async def main() -> None:
+        store, said = MemoryStore(), [Message(role=role, content=role) for role in ("user", "assistant")]
+        state = RunState(agent="a", session={"todo": 1}, history=said, messages=said[:1])
+        record = await store.start(state, None, None)
+        state.session, state.messages = {"todo": 2}, said
+        state.status, state.finish_reason = "completed", "final"
+        await record.write(state, last=True)
+        assert await store.load_run(state.run_id) == state
+
+    asyncio.run(main())
