@@ -27,8 +27,7 @@ from framework.cli.show import (
 from framework.cli.terminal import as_json_text, print_json, wrapped_line, write_out
 from framework.config.editing import replace_file
 from framework.engine.run_report import build_result
-from framework.evals.export import export_case
-from framework.evals.suite import case_file, case_line, with_case
+from framework.evals.suite import case_file, case_line, export_case, with_case
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.types import RunInfo, RunQuery
 from framework.telemetry.spans import otlp_json as otlp_trace

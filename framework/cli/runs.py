@@ -37,9 +37,8 @@ from framework.cli.terminal import print_json
 from framework.store.types import ConversationInfo, ConversationQuery, NoteQuery, Pruned, RunInfo, RunQuery
 from framework.types.budget import BudgetStatus, budget_statuses
 from framework.types.errors import RequestError
-from framework.types.fleet import Fleet, FleetProcess, WaitingRuns
 from framework.types.memory import Note
-from framework.types.report import Status
+from framework.types.report import Fleet, FleetProcess, Status, WaitingRuns
 from framework.types.state import RatingValue
 from framework.types.text import did_you_mean, one_line, visible
 

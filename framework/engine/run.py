@@ -32,7 +32,7 @@ from framework.engine.model_call.turn import (
 )
 from framework.engine.run_report import AgentTrace, open_step_span, record_reply
 from framework.engine.tool_call import call as tool_calls
-from framework.engine.tool_call import handoff, results
+from framework.engine.tool_call import results, run_tools
 from framework.engine.tool_call.results import partial_output
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol import request_valid_reply, strip_fence
@@ -185,8 +185,8 @@ class Run(RunContext):
             elif confirmations := [confirmation for job in jobs for confirmation in await job]:
                 raise Paused(confirmations)
         results.append_tool_messages(self, requested)
-        if self.agent.spec.handoffs and (target := handoff.target_of(self, requested)) is not None:
-            await handoff.move(self, target)
+        if self.agent.spec.handoffs and (target := run_tools.target_of(self, requested)) is not None:
+            await run_tools.move(self, target)
             raise ConversationMoved
 
     async def call_tool(

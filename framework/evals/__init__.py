@@ -4,6 +4,5 @@ In reading order; each module imports only from those below it:
 
     comparison  Runs the same cases on two versions, and decides from the results whether one is worse.
     runner      Runs cases in a real runtime, with a scripted model, and checks what these and stored runs did.
-    suite       Reads and validates the cases of a project; judges of answers.
-    export      Exports a recorded run as a case.
+    suite       Reads and validates cases, and exports a recorded run as one; judges of answers.
 """

@@ -45,9 +45,8 @@ from framework.server.schemas import HealthResponse, Id, ReadinessResponse, Resp
 from framework.store.types import RunQuery
 from framework.store.usage import CHARTED_GROUPS, STEP_SECONDS, Figures, Grouping, Period, Step, UsageGroup, UsageReport
 from framework.types.errors import AgentsdError, RequestError
-from framework.types.fleet import Fleet
 from framework.types.installation import installed_version
-from framework.types.report import Status
+from framework.types.report import Fleet, Status
 
 if TYPE_CHECKING:
     from framework.store.store import Store

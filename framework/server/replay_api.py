@@ -14,8 +14,7 @@ from fastapi.responses import Response
 from framework.config.generations.generation import Blueprints, Generation
 from framework.config.templates.prompts import PROMPTS_FOLDER
 from framework.engine.plan.executor import EXECUTORS
-from framework.evals.export import export_case
-from framework.evals.suite import case_file
+from framework.evals.suite import case_file, export_case
 from framework.replay import Difference, DifferenceKind, replay
 from framework.server.errors import ReplayTimeout, TooManyReplays
 from framework.server.event_stream import until_client_leaves

@@ -32,8 +32,8 @@ from framework.store.url import MEMORY_URL, open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, ClockRefused, ConfigError, StoreError, StoreLost, StoreTooNew
-from framework.types.fleet import ProcessDetails
 from framework.types.installation import install_command
+from framework.types.report import ProcessDetails
 
 if TYPE_CHECKING:
     from framework.store.store import Store

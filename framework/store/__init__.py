@@ -10,8 +10,7 @@ In reading order; each module imports only from those below it:
     queue               Queued runs: enqueue, claim, start; runs of other processes: take over, release.
     conversations       SQL for conversations and the files in messages: load, list, fork, delete.
     notes               Notes that agents keep across conversations: save, find, list, forget.
-    grants              SQL of approvals that are remembered, and counts of calls per period.
-    run_links           What refers to runs: triggers, receivers of push notifications, results of test cases.
+    run_links           What outlives runs: triggers, remembered approvals, push receivers, results of test cases.
     limits              Slots of limited agents and models, offers of ready runs, counters of shared budgets.
     usage               Figures of many runs: periods, what the database counts, and the report.
     lists               SQL for lists and counts of runs, what waits where and why, and the processes of the fleet.

@@ -43,8 +43,7 @@ from framework.store.types import (
     WorkScope,
 )
 from framework.types.errors import RequestError
-from framework.types.fleet import Backlog, Fleet, FleetProcess, HandedOnRun, ProcessDetails, WaitingRuns
-from framework.types.report import Status
+from framework.types.report import Backlog, Fleet, FleetProcess, HandedOnRun, ProcessDetails, Status, WaitingRuns
 from framework.types.state import EXPIRED, Rating
 from framework.types.text import storable, to_sql_text
 

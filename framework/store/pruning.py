@@ -11,12 +11,11 @@ import sqlalchemy as sa
 
 from framework.store.conversations import delete_ended, delete_expired, delete_unused_blueprints, delete_unused_media
 from framework.store.database import Database, Work, elapsed
-from framework.store.grants import delete_old_grants
 from framework.store.limits import delete_ended_counters
 from framework.store.notes import delete_expired_notes
 from framework.store.processes import delete_old
 from framework.store.queue import delete_expired_keys
-from framework.store.run_links import delete_old_case_results
+from framework.store.run_links import delete_old_case_results, delete_old_grants
 from framework.store.schema import processes, runs
 from framework.store.types import Pruned
 from framework.types.errors import ClockRefused, StoreError

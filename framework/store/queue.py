@@ -12,7 +12,6 @@ from sqlalchemy.exc import IntegrityError
 
 from framework.store.conversations import delete_expired
 from framework.store.database import Database
-from framework.store.grants import insert_grants
 from framework.store.limits import (
     OFFERED_COLUMNS,
     RELEASED,
@@ -33,6 +32,7 @@ from framework.store.processes import (
     is_held_under,
     lock_dead,
 )
+from framework.store.run_links import insert_grants
 from framework.store.runs import HELD_COLUMNS, UNMEASURED, HeldRow, held_row, insert_run, run_columns
 from framework.store.schema import (
     CLAIM_ORDER,

@@ -18,7 +18,6 @@ from framework.store import conversations as sql_conversations
 from framework.store import queue as sql_queue
 from framework.store import runs as sql_runs
 from framework.store.database import DEFAULT_RETRY_SECONDS, Database, StoreClock, Work
-from framework.store.grants import StoredGrants
 from framework.store.limits import RunOffers, acquire_slots, load_counters
 from framework.store.lists import (
     count_runs,
@@ -42,7 +41,7 @@ from framework.store.processes import (
 from framework.store.pruning import ClockCheck, check_clock, prune
 from framework.store.queue import Claims, Sweep, Takeover, release_for_others
 from framework.store.record import RowBatch, SqlRecord, copied_columns, statements_of
-from framework.store.run_links import StoredCaseResults, StoredPushes, StoredTriggers, note_use
+from framework.store.run_links import StoredCaseResults, StoredGrants, StoredPushes, StoredTriggers, note_use
 from framework.store.runs import StateDiff, decode_spans, history_rows
 from framework.store.schema import (
     blueprints,
@@ -82,9 +81,8 @@ from framework.store.types import (
 from framework.store.usage import Grouping, Period, UsageReport, select_usage
 from framework.types.budget import BudgetUse, CounterKey
 from framework.types.errors import RequestError, RunBlocked, RunNotFound, RunTaken, StoreError
-from framework.types.fleet import Fleet
 from framework.types.grant import Grant
-from framework.types.report import SpanRecord, Status
+from framework.types.report import Fleet, SpanRecord, Status
 from framework.types.state import Decision, IdempotencyKey, MadeDecision, Rating, RunRequest, RunState
 from framework.types.text import storable
 

@@ -6,7 +6,6 @@ In reading order; each module imports only from those below it:
     case                Test cases of agents: messages, scripted model answers, and expectations.
     file                Files for models: images, PDFs and audio, with their bytes.
     errors              Errors, by who caused them, and the outcome that surfaces show for each.
-    fleet               The processes that share a store, what each executes, and what waits for them.
     state               The persisted state of a run, pending decisions, and the result for the caller.
     plan                What a run intends: plans, their cost before any step runs, and to-do lists.
     memory              Notes that agents keep across conversations, and the words by which they are found.
@@ -19,7 +18,7 @@ In reading order; each module imports only from those below it:
     http_transport      HTTP clients of httpx: bounded responses, and connections that are replaced.
     redact              Masks secrets in text and data that people or other programs see.
     problem             Problems in a project's files with line, column and hint, and changes of files.
-    report              Parts of a run's result: status, warnings, trace entries, statistics; finished spans.
+    report              Parts of a run's result: status, warnings, statistics; spans; processes and what waits.
     budget              Budgets that runs share: their definition, and the counters of what is used.
     installation        The installed package: version, command that installs more, private folder for data.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.

@@ -15,7 +15,7 @@ from framework.config.settings import Settings
 from framework.server.startup import open_work
 from framework.store.store import Store
 from framework.store.url import open_store
-from framework.types.fleet import Fleet
+from framework.types.report import Fleet
 from framework.types.state import RunState
 from tests.support.commands import agentsd
 from tests.support.held_calls import write_held_project

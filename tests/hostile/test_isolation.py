@@ -25,7 +25,7 @@ from framework.config.api_keys import ROLES
 from framework.llm.client import ModelRequest
 from framework.server import router
 from framework.server.identity import Identity
-from framework.store.grants import insert_grants
+from framework.store.run_links import insert_grants
 from framework.store.types import RunQuery
 from framework.testing import ScriptedModel, calls
 from framework.types.grant import Grant

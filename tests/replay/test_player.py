@@ -15,8 +15,7 @@ from framework import Approve, ModelError, Reject, Respond, RunResult, Runtime, 
 from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import parse
 from framework.engine.routing import RouteChoice
-from framework.evals.export import export_case
-from framework.evals.suite import case_file
+from framework.evals.suite import case_file, export_case
 from framework.llm.client import ModelRequest
 from framework.replay import Difference, replay
 from framework.testing import JsonStore, ScriptedModel, Turn, calls

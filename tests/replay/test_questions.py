@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from framework import Respond, Runtime
-from framework.evals.export import export_case
-from framework.evals.suite import case_file
+from framework.evals.suite import case_file, export_case
 from framework.replay import Difference, replay
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.state import Decision

@@ -12,8 +12,8 @@ import pytest
 from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import Blueprint, Conversation, RunQuery
-from framework.types.fleet import Fleet, ProcessDetails
 from framework.types.messages import Message
+from framework.types.report import Fleet, ProcessDetails
 from framework.types.state import RunState
 from tests.support.queues import request
 from tests.support.stores import with_store

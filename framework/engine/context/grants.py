@@ -45,7 +45,7 @@ from framework.types.state import Confirmation, Reject, RunState
 from framework.types.strict_json import content_digest
 
 if TYPE_CHECKING:
-    from framework.store.grants import StoredGrants
+    from framework.store.run_links import StoredGrants
     from framework.store.store import Store
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from framework.config.generations.generation import Generation
 from framework.engine.runtime.background import WorkSource, essential, is_passing
 from framework.engine.runtime.launcher import Launcher
 from framework.types.errors import AgentBroken, AgentNotFound, AgentsdError, ConfigError, StoreError
-from framework.types.fleet import ProcessDetails
 from framework.types.installation import installed_version
+from framework.types.report import ProcessDetails
 from framework.types.state import CallRecord, RunState
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables, pla
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call import results
-from framework.engine.tool_call.handoff import call_handoff, refused_handoff
 from framework.engine.tool_call.memory import call_memory_tool, memory_preview
 from framework.engine.tool_call.results import (
     INVALID_CALL,
@@ -45,7 +44,7 @@ from framework.engine.tool_call.results import (
     record_result,
     split_output,
 )
-from framework.engine.tool_call.run_tools import call_run_tool, run_script
+from framework.engine.tool_call.run_tools import call_handoff, call_run_tool, refused_handoff, run_script
 from framework.llm.capabilities import Capabilities
 from framework.llm.json_protocol import needs_json_protocol
 from framework.llm.message_shape import estimate_tokens

@@ -17,8 +17,8 @@ from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import WorkScope
 from framework.testing import ScriptedModel
-from framework.types.fleet import FleetProcess
 from framework.types.installation import installed_version
+from framework.types.report import FleetProcess
 from tests.support.projects import agent, write
 
 PATIENCE = 30

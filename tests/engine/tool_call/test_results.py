@@ -13,7 +13,7 @@ import pytest
 
 from framework import Approve, Edit, Reject, RunResult, Runtime, ToolError, tool
 from framework.engine.tool_call.results import to_json
-from framework.evals.export import export_case
+from framework.evals.suite import export_case
 from framework.replay import replay
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.tool import Tool
