@@ -501,7 +501,7 @@ class CaseRunner:
         expect = case.expect if self.judges else case.expect.model_copy(update={"judge": None})
         found = await assess(expect, evidence, case.messages, agent, generation, self.launch, self.models)
         is_live = self.live not in (None, OFFLINE)
-        unknown = (_model_failure(evidence.result) if is_live else "") or found.unknown
+        unknown = (_model_failure(evidence.result) if is_live else "") or ("" if error else found.unknown)
         results = (*([Check("run", False, error)] if error else ()), *found.checks)
         found = replace(found, checks=results, varies=found.varies or is_live, unknown=unknown)
         if traceparent:

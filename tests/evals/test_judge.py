@@ -128,6 +128,19 @@ def test_a_judge_without_a_verdict_is_no_pass(tmp_path: Path, answer: Answer) ->
     assert vote.reason.startswith("the judge gave no verdict: ")
 
 
+@pytest.mark.parametrize(("script", "is_unknown"), [("{fail: down}", True), ("{call: nothing}", False)])
+def test_a_case_that_was_not_completed_has_failed_whatever_its_judge_says(
+    tmp_path: Path, script: str, is_unknown: bool
+) -> None:
+    root = project(tmp_path)
+    cases = (CASES % ("x", 1, 0.5)).replace("{say: x}", script).replace("expect: {", "expect: {status: failed, ")
+    write(root, {"agents.d/one.test.yaml": cases})
+    found, _ = attempt(root, fails)
+    assert not found.passed
+    assert bool(found.unknown) is is_unknown
+    assert any("the script has only 1 answers" in text for text in found.failures) is not is_unknown
+
+
 def test_a_judge_of_an_unknown_model_is_no_pass(tmp_path: Path) -> None:
     root = project(tmp_path)
     write(root, {"agents.d/one.test.yaml": (CASES % ("x", 1, 0.5)).replace("critic", "nobody/none")})
