@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 from fastapi.responses import Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from framework.config.generations.generation import Generation
 from framework.engine.context.grants import state_of
@@ -207,6 +207,8 @@ _MAX_GRANTS = 1000
 class GrantEntry(GrantFacts, ResponseModel):
     """An approval that is remembered."""
 
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
     covers: str
     """What it covers in words, such as `orders.refund when amount <= 20`."""
     created_at: datetime
@@ -240,6 +242,12 @@ class GrantPreviewBody(RequestModel):
     """How its approval would be remembered."""
 
 
+class GrantPreview(GrantUsage, ResponseModel):
+    """What a grant would have covered."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
 @routes.get("/grants", response_model=GrantList)
 async def list_grants(
     identity: Decider,
@@ -262,7 +270,7 @@ async def list_grants(
     return verbatim_response(GrantList(grants=tuple(GrantEntry.of(one, runtime) for one in found[:limit])))
 
 
-@routes.post("/runs/{run_id}/grant-preview", response_model=GrantUsage, responses=error_responses(404, 413))
+@routes.post("/runs/{run_id}/grant-preview", response_model=GrantPreview, responses=error_responses(404, 413))
 async def preview_grant(identity: Decider, service: ServedRuns, run_id: str, body: GrantPreviewBody) -> Response:
     """Count the calls of the last 30 days that an approval would cover if it were remembered."""
     run, _ = await service.load(identity, run_id)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator
 
@@ -55,6 +56,12 @@ def test_the_document_has_only_what_its_version_of_openapi_knows(tmp_path: Path)
                 assert unknown == set(), name
     for kind in ("TextPart", "MediaPart"):
         assert "type" in document["components"]["schemas"][kind]["required"]
+
+
+@pytest.mark.parametrize("name", ["GrantEntry", "GrantPreview"])
+def test_fields_of_grants_are_always_there(tmp_path: Path, name: str) -> None:
+    schema = asyncio.run(document_of(project(tmp_path)))["components"]["schemas"][name]
+    assert set(schema["required"]) == set(schema["properties"])
 
 
 def test_bodies_that_are_refused_whatever_the_project_has_do_not_fit_the_schema(tmp_path: Path) -> None:
