@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.config.yaml.document import (
     MAX_DOCUMENT_BYTES,
+    BlockDumper,
     Document,
     DocumentError,
     KeyPath,
@@ -352,3 +354,32 @@ def test_a_document_without_data_keeps_its_positions() -> None:
     for path in (("a",), ("a", 0, "b"), ("a", 1), ("a", 7)):
         assert kept.place(path) == whole.place(path)
         assert kept.problem(path, "wrong") == whole.problem(path, "wrong")
+
+
+NUMBERS = ["0o17", "0x1F", "1_000", "1e3", "+1", ".5", ".inf", "-", "---", "1:30", "2026-01-01", "9" * 400]
+WORDS = ["yes", "On", "y", "true", "FALSE", "~", "null", "Null", "<<", "=", "", "word " * 60]
+SIGNS = ["*a", "&a", "!a", "%a", "@a", "`a", "'a", '"a', "{a", "[a", "#a", "- a", "a: b", "a #b"]
+ODD = ["a\tb", "\xa0", "\x07", "\x85", "\u2028", "\ufeffa", "é日😀"]
+LINES = ["a\nb", "a\n\n", "\na", " a\nb", "a \nb", "a\nb  ", "a\n \nb", "a\n  b\n", "a\n---\nb", "a\n#b", "a\r\nb"]
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, *WORDS, *SIGNS, *ODD, *LINES])
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_text_is_read_as_it_was_written(text: str, width: int) -> None:
+    data = {"key": text, "list": [text, {"key": text}]}
+    written = yaml.dump(data, Dumper=BlockDumper, sort_keys=False, allow_unicode=True, width=width)
+    assert read_document("a.yaml", written.encode()).data == data
+
+
+@given(text=st.text(alphabet=st.sampled_from("ab 01.-+:#{}[]|>&*!%@`'\"\\,?~=\n\t\r\x85é日"), max_size=40))
+def test_any_text_is_read_as_it_was_written(text: str) -> None:
+    written = yaml.dump({"key": text}, Dumper=BlockDumper, allow_unicode=True)
+    assert read_document("a.yaml", written.encode()).data == {"key": text}
+
+
+def test_texts_are_written_as_people_write_them() -> None:
+    data = {"description": "Pays bills.", "instructions": "You pay.\n  Be short.\n", "tags": ["a", "a"], "version": "1"}
+    written = yaml.dump(data, Dumper=BlockDumper, sort_keys=False)
+    assert written == (
+        'description: Pays bills.\ninstructions: |\n  You pay.\n    Be short.\ntags:\n- a\n- a\nversion: "1"\n'
+    )
