@@ -14,6 +14,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from random import uniform
+from select import select
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -320,7 +321,7 @@ async def protocol_streams() -> AsyncIterator[tuple[asyncio.StreamReader, asynci
     with _diverted() as (source, target):
         readable, filled = os.pipe()  # asyncio cannot wait for files, and makes what it waits for non-blocking
         drained, writable = os.pipe()
-        Thread(target=_copy, args=(source, filled), daemon=True).start()
+        Thread(target=_copy, args=(os.dup(source), filled), daemon=True).start()
         sending = Thread(target=_copy, args=(drained, os.dup(target)), daemon=True)
         sending.start()
         reader = asyncio.StreamReader(MAX_LINE_BYTES)
@@ -359,10 +360,15 @@ def _diverted() -> Iterator[tuple[int, int]]:
 
 
 def _copy(source: int, target: int) -> None:
-    """Copy until the source ends or nobody reads, and close the target."""
-    with suppress(OSError), os.fdopen(target, "wb", buffering=0) as copied:
-        while data := os.read(source, _COPIED_BYTES):
-            copied.write(data)
+    """Copy until the source ends or nobody reads, and close both. The caller may have made them non-blocking."""
+    with suppress(OSError), os.fdopen(source, "rb", 0) as given, os.fdopen(target, "wb", 0) as taken:
+        while (data := given.read(_COPIED_BYTES)) != b"":
+            if data is None:
+                select([given], [], [])
+            while data:
+                if (written := taken.write(data)) is None:
+                    select([], [taken], [])
+                data = data[written or 0 :]
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -197,6 +199,45 @@ def test_garbage_and_a_client_that_reads_nothing_do_no_harm(tmp_path: Path) -> N
         assert process.stdin
         process.stdin.close()
         assert process.wait(PATIENCE) == 0
+
+
+MANY = 200
+"""Number of lists of tools that are more than pipes hold."""
+
+
+def test_a_client_that_leaves_without_reading_its_answers_ends_it(tmp_path: Path) -> None:
+    with started(project(tmp_path)) as process:
+        begin(process)
+        for number in range(MANY):
+            send(process, "tools/list", number + 2)
+        assert read_line(process)["id"] == 2
+        assert process.stdout
+        assert process.stdin
+        process.stdout.close()
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_streams_that_a_client_has_made_non_blocking_lose_nothing(tmp_path: Path) -> None:
+    (given, sent), (received, taken) = os.pipe(), os.pipe()
+    fcntl.fcntl(taken, fcntl.F_SETPIPE_SZ, 4096)  # smaller than the answer
+    for end in (given, taken):
+        os.set_blocking(end, False)
+    names = [f"a{number}" for number in range(30)]
+    root = write(project(tmp_path), {f"agents.d/{one}.yaml": AGENT.format(name=one, ask="", hook="") for one in names})
+    process = Fork(["mcp"], cwd=root, env=ENVIRONMENT, stdin=given, stdout=taken, stderr=PIPE)
+    os.close(given)
+    os.close(taken)
+    process.stdin, process.stdout = os.fdopen(sent, "wb"), os.fdopen(received, "rb")
+    with process:
+        try:
+            begin(process)
+            send(process, "tools/list", 2)
+            assert len(read_line(process)["result"]["tools"]) == len(names) + 3
+            process.stdin.close()
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
