@@ -276,6 +276,10 @@ def bind_socket(settings: ServerSettings) -> Iterator[socket.socket]:
             if error.errno == errno.EADDRINUSE:
                 failure = f"{where} is in use: choose another port with --port or server.port, or stop the program"
                 failure += " that uses it"
+            elif error.errno == errno.EACCES:
+                failure = f"{where}: permission denied; ports below 1024 require root"
+            elif error.errno == errno.EADDRNOTAVAIL:
+                failure = f"{where} is not an address of this machine"
             raise CannotListen(failure) from None
         yield bound
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 from collections.abc import Iterator
@@ -402,6 +403,17 @@ def test_an_address_of_another_machine_is_reported(host: str) -> None:
     ):
         pass
     assert host in str(caught.value)
+    assert "is not an address of this machine" in str(caught.value)
+
+
+def test_a_port_that_needs_rights_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    message = "port 80: permission denied; ports below 1024"
+    with pytest.raises(CannotListen, match=message), bind_socket(ServerSettings(port=80)):
+        pass
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
