@@ -21,7 +21,7 @@ from framework.cli.terminal import print_json
 from framework.config.api_keys import KEY_PREFIX, ROLES, ApiKey, text_digest
 from framework.config.generations.generation import Candidate, Generation
 from framework.config.settings import API_KEY_VARIABLE
-from framework.config.yaml.document import Document
+from framework.config.yaml.document import BlockDumper, Document
 from framework.config.yaml.parse import validation_problems
 from framework.engine.runtime.project import Project
 from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig
@@ -266,7 +266,8 @@ def new(agents: str | None, roles: str, as_json: bool, **given: Any) -> int:
     else:
         click.echo(f"The key, which is printed only now:\n\n{key}\n\nIts entry in agentsd.yaml:\n")
         shown = {"server": {"api_keys": [entry]}}
-        click.echo(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
+        options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None}
+        click.echo(yaml.dump(shown, Dumper=BlockDumper, **options), nl=False)
     return 0
 
 

@@ -39,6 +39,15 @@ def test_the_printed_entry_admits_the_printed_key(tmp_path: Path) -> None:
     assert key not in yaml
 
 
+@pytest.mark.parametrize("name", ["0o17", "1e5", "0x1f", "null", "on", "2024-01-01", "12:30", "1_000", "-1", "~"])
+def test_a_name_that_looks_like_another_value_is_printed_as_a_text(tmp_path: Path, name: str) -> None:
+    done = agentsd("keys", "new", "--name", "web", "--user", name, "--tenant", name, cwd=tmp_path)
+    write(tmp_path, {"agentsd.yaml": done.stdout.split("\n\n")[3]})
+    (entry,) = Settings.load(tmp_path).server.api_keys
+    assert isinstance(entry, ApiKey)
+    assert (entry.user, entry.tenant) == (name, name)
+
+
 def test_each_key_is_new_and_may_only_chat_by_default(tmp_path: Path) -> None:
     shown = [json.loads(agentsd("keys", "new", "--name", "web", "--json", cwd=tmp_path).stdout) for _ in range(2)]
     assert shown[0]["key"] != shown[1]["key"]
