@@ -346,10 +346,12 @@ class ChatCommands:
         turns = list(turns_of(found.messages))
         if not turns:
             raise RequestError("there is no message to take back")
-        self._chat.conversation = new_conversation()
-        if len(turns) > 1:
-            kept = ForkPoint(None, None, len(found.messages) - len(turns[-1]))
-            await fork_conversation(self._chat.runtime.store, found, kept, self._chat.conversation)
+        copy, kept = new_conversation(), len(found.messages) - len(turns[-1])
+        while kept and found.messages[kept - 1].role == "user":  # of an imported file: it was never answered
+            kept -= 1
+        if kept:
+            await fork_conversation(self._chat.runtime.store, found, ForkPoint(messages=kept), copy)
+        self._chat.conversation = copy
         text = one_line(visible(turns[-1][0].content), UNDONE_CHARS)
         _note(f"taken back: {text} (now conversation {self._chat.conversation}; {found.id} keeps it)")
 

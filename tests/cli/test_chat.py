@@ -294,6 +294,16 @@ def test_undo_takes_back_the_last_turn_and_keeps_the_conversation(project: Path)
     assert "there is no message to take back" in piped(project, "/undo", words=("-a", "one"))
 
 
+def test_undo_takes_back_the_last_answered_message_of_an_imported_file(project: Path) -> None:
+    roles = [("user", "a"), ("assistant", "A"), ("user", "b"), ("user", "c"), ("assistant", "C")]
+    data = [{"role": role, "content": text} for role, text in roles]
+    write(project, {"other.json": json.dumps(data)})
+    agentsd("conversations", "import", "other.json", "-f", "openai", "-a", "one", "-c", "c1", cwd=project)
+    assert "taken back: c" in piped(project, "/undo", "/save kept.json")
+    saved = json.loads((project / "kept.json").read_text("utf-8"))
+    assert [message["content"] for message in saved] == ["a", "A"]
+
+
 def test_new_and_save(project: Path) -> None:
     shown = piped(project, "echo one", "/save notes.md", "/save notes.md", "/new", "/save")
     assert (project / "notes.md").read_text("utf-8") == "## You\n\necho one\n\n## Answer\n\none\n"

@@ -174,11 +174,12 @@ async def fork_conversation(
     copies = [await _copy(store, state, fork_id) for state in states]
     last = states[-1] if states else None
     messages = tuple(message for state in states for message in state.messages)
+    is_pruned = last is not None and bool(last.seq) and not copies[-1].events  # with its values
     forked = Conversation(
         fork_id,
         messages,
         agent=last.agent if last else None,
-        session=last.session if last else {},
+        session=origin.session if is_pruned else last.session if last else {},
         turns=len(states),
         user=origin.user,
         tenant=origin.tenant,

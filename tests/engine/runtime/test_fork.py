@@ -189,3 +189,18 @@ def test_turns_whose_runs_a_store_in_memory_has_dropped_are_copied_with_their_me
             assert len(await store.runs(RunQuery.of_conversation(fork))) == 2
 
     asyncio.run(main())
+
+
+def test_a_fork_of_pruned_turns_keeps_the_values_of_the_conversation(tmp_path: Path, local_url: str | None) -> None:
+    async def main() -> None:
+        write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy="{allow: [session_set]}")})
+        model = ScriptedModel(calls(("session_set", {"key": "colour", "value": "red"})), "set", "two")
+        store = MemoryStore() if local_url is None else local_url
+        async with Runtime.open(tmp_path, models={"scripted": model}, store=store, watch=False) as runtime:
+            for text in ("set it", "two"):
+                last = await runtime.run(text, conversation="c")
+            await runtime.store.prune(runtime.store.now() + 1, runtime.store.now())
+            fork = await runtime.fork("c", before=last.run_id)
+            assert ([message.content for message in fork.messages][-1], fork.session) == ("set", {"colour": "red"})
+
+    asyncio.run(main())
