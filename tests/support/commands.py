@@ -26,6 +26,8 @@ COMMAND = [sys.executable, "-m", "framework.cli.main"]
 """Runs `agentsd` in a new Python interpreter."""
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("AGENTSD_", "OPENAI_"))}
 """This process's environment without settings and API keys."""
+_OWN = dict(os.environ.items() - ENVIRONMENT.items())
+"""The settings and keys of the person who runs the tests, which are not those of a test."""
 PATIENCE = 30.0
 """Timeout in seconds, for waits that should be short."""
 
@@ -42,6 +44,8 @@ def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> 
     out, err, given, before = io.StringIO(), io.StringIO(), sys.stdin, dict(os.environ)
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         sys.stdin = io.StringIO(stdin)
+        for name in [name for name, value in _OWN.items() if os.environ.get(name) == value]:
+            del os.environ[name]
         os.environ.update(environment)
         try:
             code = _invoke([*arguments])
