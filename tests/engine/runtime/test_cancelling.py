@@ -289,6 +289,40 @@ def test_a_tool_that_cleans_up_is_cancelled_only_once(
     assert asyncio.run(main()).status == "cancelled"
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("ends", ["cancelled", "timeout"])
+@pytest.mark.parametrize("outcome", ["a result", "an error"])
+def test_a_tool_that_swallows_its_cancellation_does_not_let_the_run_continue(
+    tmp_path: Path, outcome: str, ends: str, at_once: int
+) -> None:
+    began = asyncio.Event()
+
+    @tool(risk="low")
+    async def hang() -> str:
+        """Wait until it is cancelled, and do not say so."""
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if outcome == "an error":
+                raise OSError("the connection was reset") from None
+        return "half of it"
+
+    async def main() -> tuple[RunResult, int]:
+        limits = {"runtime_policy": "{timeout: 50ms}"} if ends == "timeout" else {}
+        root = write(tmp_path, {"agents.d/one.yaml": agent("one", **limits)})
+        model = ScriptedModel(calls(*[("hang", {})] * at_once), HANG, "the end")
+        opened = Runtime.open(root, tools=[hang], models={"scripted": model}, watch=False)
+        async with opened as runtime, runtime.stream("go") as stream:
+            if ends == "cancelled":
+                await began.wait()
+                await runtime.cancel(stream.run_id)
+            return await stream.result(), len(model.requests)
+
+    result, requests = asyncio.run(main())
+    assert (result.finish_reason, requests) == (ends, 1)
+
+
 def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         store = await Slow.open(file_url, tmp_path)

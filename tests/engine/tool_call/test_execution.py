@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ def test_an_unexpected_failure_is_retried(tmp_path: Path) -> None:
     assert len(tried) == 3
     assert len(set(tried)) == 1, "one call, one idempotency key"
     assert result.tool_stats["fetch"].count == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_context_variables_that_a_tool_sets_end_with_its_call(tmp_path: Path, at_once: int) -> None:
+    variable, seen = ContextVar("variable", default="of nobody"), list[str]()
+
+    @tool(risk="low")
+    async def customer(number: int) -> str:
+        """Look a customer up."""
+        seen.append(variable.get())
+        variable.set("of a customer")
+        return "found"
+
+    turns = [calls(*[("customer", {"number": turn + one}) for one in range(at_once)]) for turn in (0, 10)]
+    assert run(tmp_path, [customer], *turns, "done").status == "completed"
+    assert seen == ["of nobody"] * 2 * at_once
 
 
 @pytest.mark.parametrize(
