@@ -469,8 +469,8 @@ class ServerQuestions:
             try:
                 async with asyncio.timeout(HOLD_SECONDS):
                     return await self._reply
-            except TimeoutError:
-                return _CANCEL
+            except TimeoutError:  # perhaps in the moment of the answer, which then counts
+                return _CANCEL if self._reply.cancelled() else self._reply.result()
 
     def require(self, error: MCPError) -> bool:
         """Take over the addresses that an error demands to visit first; return whether it does so."""

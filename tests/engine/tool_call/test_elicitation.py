@@ -10,18 +10,20 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.types import ElicitRequestFormParams
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from framework import Approve, Edit, Reject, Respond, RunResult, Runtime
+from framework import Approve, Edit, Reject, Respond, RunResult, Runtime, ToolContext
 from framework.llm.client import ModelRequest
 from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn, calls
+from framework.tools.mcp.content import ServerQuestions
 from framework.types.errors import ApprovalRequired, RequestError
 from framework.types.events import ToolFinished, ToolStarted
 from framework.types.state import Decision
@@ -303,6 +305,25 @@ def test_an_answer_that_comes_late_starts_the_call_again(older: Airline, monkeyp
                 await until_noted(older, "LX1", "called", "cancel")
             await answer(runtime, paused.run_id, SEAT, MEAL)
         assert older.events() == MADE_ANEW
+
+    asyncio.run(main())
+
+
+def test_an_answer_in_the_moment_in_which_the_time_is_over_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.tools.mcp.content.HOLD_SECONDS", 0)
+
+    async def decide(*_: object) -> list[Decision]:
+        return [SEAT]
+
+    async def main() -> None:
+        context = replace(ToolContext("r", "c", "a", Path()), inquire=decide)
+        questions = ServerQuestions("mcp.air", context, ("book", {}))
+        form = {"type": "object", "properties": {"seat": {"type": "string"}}}
+        asking = asyncio.create_task(questions.answer(ElicitRequestFormParams(message="seat?", requested_schema=form)))
+        await questions.asks.wait()
+        await questions.wait()
+        questions.continue_call()  # asyncio has scheduled the timeout
+        assert (await asking).action == "accept"
 
     asyncio.run(main())
 
