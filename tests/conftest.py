@@ -32,8 +32,11 @@ def pytest_sessionstart() -> None:
 
     Disables garbage collection while modules are imported, which makes the imports a third faster. HTTP clients trust
     one certificate instead of those of the system, whose reading takes 20 to 80 ms of CPU time in each client and each
-    process: no test connects to another machine.
+    process: no test connects to another machine. For the same reason there are no settings and API keys.
     """
+    for name in [*os.environ]:
+        if name.startswith(("AGENTSD_", "OPENAI_")):
+            del os.environ[name]
     gc.disable()
     os.environ["SSL_CERT_FILE"] = str(SUPPORT / "certificate.pem")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from framework.types.messages import MAX_MESSAGE_CHARS
-from tests.support.commands import PATIENCE, agentsd, read_to_end, terminal
+from tests.support.commands import ENVIRONMENT, PATIENCE, agentsd, read_to_end, terminal
+from tests.support.forks import run
 from tests.support.projects import agent, write
 from tests.support.screens import without_styles
 
@@ -20,7 +21,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_message_is_read_from_standard_input(project: Path) -> None:
-    assert agentsd("run", "-", cwd=project, stdin="echo one\ntwo\n").stdout == "one\ntwo\n"
+    piped = run(["run", "-"], cwd=project, env=ENVIRONMENT, given="echo one\ntwo\n")
+    assert (piped.returncode, piped.stdout) == (0, "one\ntwo\n")
     assert agentsd("run", str(project / "agents.d/one.yaml"), "-", cwd=project, stdin="echo hi").stdout == "hi\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import logging
 import os
 import pty
 import re
@@ -41,17 +42,23 @@ def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> 
         stdin: what it reads.
         **environment: variables that are set while it runs.
     """
-    out, err, given, before = io.StringIO(), io.StringIO(), sys.stdin, dict(os.environ)
+    out, err, given, before, log = io.StringIO(), io.StringIO(), sys.stdin, dict(os.environ), logging.getLogger()
+    handlers, level = [*log.handlers], log.level
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         sys.stdin = io.StringIO(stdin)
         for name in [name for name, value in _OWN.items() if os.environ.get(name) == value]:
             del os.environ[name]
         os.environ.update(environment)
+        log.handlers.clear()  # those of pytest: what is logged goes to standard error, as in a process of its own
         try:
             code = _invoke([*arguments])
         finally:
             sys.stdin = given
-            os.environ.clear()  # of the variables of an `.env` file, too
+            log.handlers[:] = handlers
+            if log.level != level:
+                log.setLevel(level)
+            for name in os.environ.keys() - before.keys():  # also of an `.env` file
+                del os.environ[name]
             os.environ.update(before)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
