@@ -2,7 +2,8 @@
 
 Arguments: a file to which each booking is appended, and `newest` (over HTTP; the answer contains the questions),
 `older` (over stdio, without the SDK; it asks while the call is open) or `sdk` (over HTTP; it does so, too). The name of
-the flight selects what it asks: see `questions`; `sdk` also logs its calls and the answers to its questions.
+the flight selects what it asks: see `questions`; `sdk` also logs its calls and the answers to its questions. A third
+argument is the port.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def newest() -> None:
 def serve(app: Any) -> None:
     import uvicorn
 
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", int(sys.argv[3]) if sys.argv[3:] else 0))
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)

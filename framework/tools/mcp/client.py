@@ -61,6 +61,8 @@ _STABLE_SECONDS = 30.0
 """Duration of a connection, in seconds, after which the backoff starts again from its first delay."""
 _UNKNOWN_SESSION_STATUSES = {400, 404}
 """HTTP statuses of a server that does not know the session (any longer)."""
+_UNKNOWN_SESSION_MESSAGES = {"Session terminated", "Session not found"}
+"""What the SDK says in this case, as a client and as a server."""
 _CLIENT_INFO = wire.Implementation(name="agentsd", version="1")
 _LOGIN_POLL_SECONDS = 1.0
 """Delay between two checks whether someone has logged in, in seconds."""
@@ -192,7 +194,7 @@ class McpConnection:
         if not isinstance(error, MCPError):
             return False
         vague = error.message in UNINFORMATIVE_MESSAGES or error.code == wire.CONNECTION_CLOSED
-        return error.message == "Session terminated" or (vague and self._status in _UNKNOWN_SESSION_STATUSES)
+        return error.message in _UNKNOWN_SESSION_MESSAGES or (vague and self._status in _UNKNOWN_SESSION_STATUSES)
 
     def _done(self, task: asyncio.Task[object]) -> None:
         self._calls.discard(task)

@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,11 +24,13 @@ from framework.llm.client import ModelRequest
 from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.mcp.content import ServerQuestions
+from framework.tools.tool import Inquiry
 from framework.types.errors import ApprovalRequired, RequestError
 from framework.types.events import ToolFinished, ToolStarted
 from framework.types.state import Decision
 from tests.support.cases import FACTOR
 from tests.support.forks import FORKS
+from tests.support.loopback import fixed_port
 from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
 
@@ -312,7 +314,7 @@ def test_an_answer_that_comes_late_starts_the_call_again(older: Airline, monkeyp
 def test_an_answer_in_the_moment_in_which_the_time_is_over_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framework.tools.mcp.content.HOLD_SECONDS", 0)
 
-    async def decide(*_: object) -> list[Decision]:
+    async def decide(inquiries: Sequence[Inquiry], continuation: Mapping[str, Any]) -> list[Decision]:
         return [SEAT]
 
     async def main() -> None:
@@ -436,6 +438,35 @@ def test_closing_ends_a_call_that_waits_for_a_person(older: Airline) -> None:
             await runtime.run(older.flight("LX1"))
         assert older.events() == ["called", "cancel"], "the server is told"
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+def test_an_answer_reaches_a_server_that_was_restarted_meanwhile(tmp_path: Path) -> None:
+    log, port = tmp_path / "bookings.txt", fixed_port()
+    command = [*PROGRAM, str(log), "sdk", str(port)]
+    older = Airline(tmp_path, "sdk", log, f"url: 'http://127.0.0.1:{port}/mcp'").configure()
+
+    @contextmanager
+    def started() -> Iterator[None]:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout
+                assert process.stdout.readline()
+                yield
+            finally:
+                process.kill()
+
+    async def main() -> None:
+        first = ExitStack()
+        first.enter_context(started())
+        with first:
+            async with opened(older.root) as runtime:
+                paused = await runtime.run(older.flight("LX1"))
+                first.close()
+                with started():
+                    await answer(runtime, paused.run_id, SEAT, MEAL)
+        assert older.events() == ["called", *IN_TIME]
 
     asyncio.run(main())
 
