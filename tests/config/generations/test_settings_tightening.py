@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import cycle
+from collections.abc import Collection
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from framework.config.yaml.parse import get_dotted
 from framework.server.errors import Unauthenticated
 from framework.server.identity import access_check
 from tests.support.api_keys import key_entry, request_with
+from tests.support.cases import FACTOR
 from tests.support.projects import agent, write
 
 FILE = "agentsd.yaml"
@@ -57,6 +59,11 @@ BROKEN = {
     "in the same section": {},
     "in an agent's file": {"agents.d/two.yaml": agent("two", model="offline", max_stepz="1")},
 }
+
+
+def broken_settings(keys: Collection[str]) -> list[tuple[str, str]]:
+    """Return settings, each with one kind of broken file; with all kinds in `make test-long`."""
+    return [*zip(sorted(keys), cycle(BROKEN))] if FACTOR == 1 else [*product(sorted(keys), BROKEN)]
 
 
 def text(key: str, value: Any, extra: str = "") -> str:
@@ -141,8 +148,7 @@ def test_a_stricter_setting_takes_effect_although_the_edit_is_invalid(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("key", "broken"),
-    [*zip(sorted(STRICTER.keys() - {"tools.write_below", "server.api_keys", "grants.offer"}), cycle(BROKEN))],
+    ("key", "broken"), broken_settings(STRICTER.keys() - {"tools.write_below", "server.api_keys", "grants.offer"})
 )
 def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path: Path, key: str, broken: str) -> None:
     default = value(Settings.model_construct(), key)
@@ -162,7 +168,7 @@ def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path:
     assert value(live.settings, key) in (default, [*default] if isinstance(default, tuple) else default, "none")
 
 
-@pytest.mark.parametrize(("key", "broken"), [*zip(STRICTER, cycle(BROKEN))])
+@pytest.mark.parametrize(("key", "broken"), broken_settings(STRICTER))
 def test_a_wider_setting_waits_and_is_reported(tmp_path: Path, key: str, broken: str) -> None:
     wide, strict = STRICTER[key]
     strict_mode = broken if broken == "in an agent's file" else ""

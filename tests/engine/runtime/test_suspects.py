@@ -114,7 +114,6 @@ def test_the_next_run_waits_until_a_step_is_saved_however_long_it_takes(tmp_path
     asyncio.run(main())
 
 
-@LONG_ON_POSTGRESQL
 def test_a_delivery_of_a_run_that_waits_for_its_turn_begins_another_one(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         root, deliveries, gate = project(tmp_path), Deliveries(), Gate()
