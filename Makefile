@@ -108,7 +108,7 @@ bench-plots: $(VENV)/.installed-test  ## write what was measured, in build/bench
 	@$(BIN)/python -m benchmarks.report build/bench/*.json
 
 bench-peers: $(VENV)/.installed-test  ## the same jobs in other agent frameworks; installs each in an environment of its own, 1 GB
-	@$(BIN)/python -m benchmarks.peers.environment
+	@$(BIN)/python -m benchmarks.peers
 	@mkdir -p build/bench
 	@$(BIN)/python -m benchmarks --only peers,durable --json build/bench/peers.json
 

@@ -1,4 +1,4 @@
-"""The environments of the peers below `.venv/peers`: `python -m benchmarks.peers.environment` builds them with pip."""
+"""The environments of the peers below `.venv/peers`: `python -m benchmarks.peers` builds them with pip."""
 
 from __future__ import annotations
 
@@ -61,8 +61,3 @@ def build(name: str) -> None:
         print(f"pip cannot install {name}, which is not measured: {reason}", flush=True)
         return
     (folder / STAMP).write_text("\n".join(packages), "utf-8")
-
-
-if __name__ == "__main__":
-    for each in (BASELINE, *FRAMEWORKS):
-        build(each)
