@@ -26,7 +26,7 @@ from examples.scale_demo.postgres import new_database, programs, server
 
 UNTRACED = "agentsd_untraced"
 PEERS = ("langchain", "pydantic_ai")
-LIMITS = {(OURS, "langchain"): None, (UNTRACED, "langchain"): 0.25, (OURS, "pydantic_ai"): 1.0}
+LIMITS = {(OURS, "langchain"): None, (UNTRACED, "langchain"): 0.40, (OURS, "pydantic_ai"): 1.0}
 """What agentsd promises of its time on SQLite, beside a peer. LangGraph records no traces, so neither does agentsd."""
 COMMITS = {
     "SQLite": "When a commit waits for the disk: agentsd never (write-ahead log, synchronous=NORMAL), LangGraph always "

@@ -164,11 +164,11 @@ def show(table: Table, before: Mapping[tuple[str, str], float]) -> None:
     names = max(len(row.name) for row in table.rows)
     print(f"\n{table.title}\n{'':{names}}  {table.unit:>12}  {'ratio':>9}")
     for row in table.rows:
-        told = [f"{row.name:{names}}  {figure(row.value):>12}  {times(row.ratio):>9}", promise(row), row.note]
+        parts = [f"{row.name:{names}}  {figure(row.value):>12}  {times(row.ratio):>9}", promise(row), row.note]
         earlier = before.get((table.title, row.name))
         if row.ratio and earlier:
-            told.append(f"(before: {times(earlier)}, {row.ratio / earlier - 1:+.0%})")
-        print("  ".join(part for part in told if part))
+            parts.append(f"(before: {times(earlier)}, {row.ratio / earlier - 1:+.0%})")
+        print("  ".join(part for part in parts if part))
     if table.note:
         print(table.note)
     sys.stdout.flush()

@@ -64,13 +64,13 @@ async def seed(project: Path, url: str, now: datetime, count: int = 260) -> int:
         now: the end of the two weeks.
         count: about how many visits.
     """
-    told = visits(now, count)
+    past = visits(now, count)
     first = await Store.open(_FIRST, project)
     target = await Store.open(url, project)
     try:
         recorded: list[_Recorded] = []
         async with Runtime.open(project, store=first, models=shop_models(HURRIED), watch=False) as runtime:
-            for part, edit in zip(_parts(told, len(EDITS) + 1), (*EDITS, None), strict=True):
+            for part, edit in zip(_parts(past, len(EDITS) + 1), (*EDITS, None), strict=True):
                 recorded += await _execute(runtime, part)
                 if edit is not None:
                     apply_edit(project, edit)
@@ -85,13 +85,13 @@ async def seed(project: Path, url: str, now: datetime, count: int = 260) -> int:
     return len(recorded)
 
 
-def _parts(told: Sequence[Visit], count: int) -> list[Sequence[Visit]]:
+def _parts(past: Sequence[Visit], count: int) -> list[Sequence[Visit]]:
     """Return the visits in groups of growing generations; the last edits are recent."""
-    bounds = [round(len(told) * share) for share in (0, 0.3, 0.55, 0.75, 0.9, 1)][: count + 1]
-    return [told[begin:end] for begin, end in zip(bounds, [*bounds[1:-1], len(told)], strict=False)]
+    bounds = [round(len(past) * share) for share in (0, 0.3, 0.55, 0.75, 0.9, 1)][: count + 1]
+    return [past[begin:end] for begin, end in zip(bounds, [*bounds[1:-1], len(past)], strict=False)]
 
 
-async def _execute(runtime: Runtime, told: Sequence[Visit]) -> list[_Recorded]:
+async def _execute(runtime: Runtime, past: Sequence[Visit]) -> list[_Recorded]:
     """Run the messages of each visit, four visits at a time."""
     free, found = asyncio.Semaphore(4), list[_Recorded]()
 
@@ -100,7 +100,7 @@ async def _execute(runtime: Runtime, told: Sequence[Visit]) -> list[_Recorded]:
             found.extend(await _visited(runtime, visit))
 
     async with asyncio.TaskGroup() as group:
-        for visit in told:
+        for visit in past:
             group.create_task(run(visit))
     return found
 

@@ -92,13 +92,13 @@ def _page(title: str, opening: str, schema: Schema, sections: Iterable[str]) -> 
     yield "Durations are written as `500ms`, `90s`, `15m`, `24h` or `30d`.\n"
     yield "## The file\n"
     yield from _keys(schema, schema)
-    told = {_text(found, schema) for part in (schema, *schema["$defs"].values()) for found in _rows_of(part)}
+    described = {_text(found, schema) for part in (schema, *schema["$defs"].values()) for found in _rows_of(part)}
     for name in sections:
         definition = schema["$defs"][name]
         if "properties" in definition:
             yield f"\n## {name}\n"
             text = str(definition.get("description", ""))
-            yield "" if text in told else f"{prose(text)}\n"
+            yield "" if text in described else f"{prose(text)}\n"
             yield from _keys(definition, schema)
 
 

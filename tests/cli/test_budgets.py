@@ -31,8 +31,8 @@ def test_a_run_that_a_budget_stops_names_it_with_file_and_line(tmp_path: Path) -
     done = agentsd("run", "what is 12 * 7?", cwd=tmp_path)
     ends = {f"{at + timedelta(days=1):%Y-%m-%d} 00:00 UTC" for at in (before, datetime.now(UTC))}
     assert done.returncode == 1
-    told = "tokens per tenant and day, resets at {} (set at agentsd.yaml:2)"
-    assert any(told.format(day) in done.stderr for day in ends)
+    expected = "tokens per tenant and day, resets at {} (set at agentsd.yaml:2)"
+    assert any(expected.format(day) in done.stderr for day in ends)
     assert "stopped after 1 step: budget free reached: " in done.stderr
     assert "! budget free: " in done.stderr
     shown = agentsd("runs", "show", "last", cwd=tmp_path)

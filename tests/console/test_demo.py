@@ -17,8 +17,8 @@ async def _check_answers(shop: ShopServer) -> None:
     """Ask what the tools know, and compare the answers with what they return."""
     runtime = shop.runtime
     order: Any = (await runtime.call_tool("support", "orders.find", {"order": "20420"})).output
-    told = await runtime.run("Where is order 20420?", agent="support")
-    assert [order[key] for key in ("item", "customer", "state") if order[key] not in told.output] == []
+    answered = await runtime.run("Where is order 20420?", agent="support")
+    assert [order[key] for key in ("item", "customer", "state") if order[key] not in answered.output] == []
     lines: Any = (await runtime.call_tool("support", "docs.search", {"query": "margin broken"})).output
     assert {line["path"] for line in lines} == {"help/returns.md"}  # not those for the staff
     for path in ("help/internal/margins.md", "help/x/../internal//margins.md"):

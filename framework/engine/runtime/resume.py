@@ -123,7 +123,7 @@ class CrashLoopGuard:
                 self.drop(run_id)
 
 
-MAX_HANDED_OVER = 100
+MAX_LEFT_TO_OTHERS = 100
 """Number of runs with expired confirmations that one call of `expire` leaves to other processes."""
 
 
@@ -190,7 +190,7 @@ class RunResumer:
         """Save decisions, and resume the run in the background, here or elsewhere; see `Runtime.decide`."""
         await self._slots.known()
         if not self._executes(execute) or not self._slots.acquire():
-            await self._hand_over(run_id, decisions, caller, by, key, execute=execute)
+            await self._leave_to_any_process(run_id, decisions, caller, by, key, execute=execute)
             return
         resumed = asyncio.get_running_loop().create_future()
         resumed.add_done_callback(lambda future: future.cancelled() or future.exception())  # the caller may have left
@@ -204,7 +204,7 @@ class RunResumer:
             return not self._leaves_runs
         return self._launcher.works if execute is None else execute
 
-    async def _hand_over(
+    async def _leave_to_any_process(
         self,
         run_id: str,
         decisions: Mapping[str, Decision],
@@ -341,7 +341,7 @@ class RunResumer:
 
     async def expire(self) -> list[str]:
         """Continue, in the background, runs with a confirmation that has expired; returns their ids."""
-        limit = self._slots.free if self._executes() else MAX_HANDED_OVER
+        limit = self._slots.free if self._executes() else MAX_LEFT_TO_OTHERS
         infos = await self._store.runs(RunQuery(expired_at=self._store.now(), limit=limit)) if limit else ()
         for info in infos:
             self._continue_expired(info.run_id)
@@ -511,7 +511,7 @@ class RunResumer:
 
     async def _hand_over_expired(self, run_id: str) -> None:
         with suppress(RunBusy):
-            await self._hand_over(run_id, {}, RUNTIME_CALLER)
+            await self._leave_to_any_process(run_id, {}, RUNTIME_CALLER)
 
     async def _continue_when_free(self, run_id: str) -> None:
         """Continue a run in this process, unless another one does before there is a free place."""

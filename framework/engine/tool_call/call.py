@@ -259,11 +259,11 @@ def _confirmation(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict,
         changed.append(arguments)
     doubt = f"~{record.started}" if in_doubt else ""
     key = "/".join((*run.state.path, call.id))
-    told = idempotency_key(run.state.run_id, key)
+    tool_key = idempotency_key(run.state.run_id, key)
     if in_doubt:
         reason = (
             "the process ended during this call: whether it took effect is unknown "
-            f"(look it up by the call id {key} or the idempotency key {told})"
+            f"(look it up by the call id {key} or the idempotency key {tool_key})"
         )
     return Confirmation(
         id=run.confirmation_id(key, changed, end=doubt),
@@ -271,7 +271,7 @@ def _confirmation(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict,
         agent=run.agent.name,
         tool=tool.name,
         call_id=key,
-        idempotency_key=told,
+        idempotency_key=tool_key,
         description=tool.definition.summary,
         arguments=call.arguments,
         hash=content_digest(arguments),
