@@ -21,7 +21,7 @@ from tests.support.served import Served, served
 
 KEPT = 20
 """Generations that are archived for rollbacks: until there are so many, memory grows with each edit."""
-ROUNDS = 5
+ROUNDS = 8
 HOURS = 2
 
 
