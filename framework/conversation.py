@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from framework.types.messages import Message, Summary, ToolCall
-from framework.types.text import LazyPattern, one_line
+from framework.types.text import one_line
 
 
 def last_messages(messages: Sequence[Message], window: int) -> list[Message]:
@@ -34,7 +34,7 @@ _MAX_FACT_CHARS = 80
 _EDGES = ".,;:!?()[]{}<>\"'`“”‘’「」『』，。；：！？（）、"
 _IDENTIFIER = re.compile(r"\d|[^\s/\\]+[/\\][^\s]|[^\s@]@[^\s@]|\w\.\w|\w_\w")
 """A number or date, a path, an e-mail address, a file name or host, or a name with underscores."""
-_WIDE = LazyPattern(r"([\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]+)")
+_WIDE = re.compile(r"([\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]+)")
 
 
 def summarized_count(messages: Sequence[Message], keep: int, size: Callable[[Message], int]) -> int:
@@ -94,7 +94,7 @@ def facts_of(messages: Iterable[Message]) -> Iterator[str]:
 
 
 def _facts(text: str) -> Iterator[str]:
-    for word in _WIDE.compiled.sub(" ", text).split():
+    for word in _WIDE.sub(" ", text).split():
         fact = word.strip(_EDGES)[:_MAX_FACT_CHARS]
         if _IDENTIFIER.search(fact):
             yield fact

@@ -66,7 +66,6 @@ HEAVY |= {
 }  # clients, of which a process uses one or two
 HEAVY |= {"framework.llm.message_formats"}  # with the formats of all providers, for runs with earlier messages
 HEAVY |= {"framework.evals.comparison", "framework.evals.runner"}  # for `reload.gate: tests`
-HEAVY |= {"framework.types.case"}  # for the schema of case files, which is rarely written
 OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}
 """Names of objects whose attributes only their own methods change, unlike the state of a run."""
 TEST_MODULES = sorted((ROOT / "tests").rglob("*.py"))

@@ -23,6 +23,7 @@ from framework.config.snapshot import PROMPTS
 from framework.config.triggers import TriggerSpec
 from framework.config.yaml.agent_keys import INPUT_TYPES, LIMITS, PLAN_APPROVALS, SECTION_KEYS, TOP_LEVEL, WRITTEN
 from framework.llm.providers import OFFLINE, PROVIDERS
+from framework.types.case import CaseFile
 from framework.types.frozen import Duration
 from framework.types.spec import AgentSpec, ToolPattern
 from framework.types.tool_servers import Sources
@@ -182,8 +183,6 @@ def settings_schema(names: ProjectNames) -> EditorSchema:
 
 def cases_schema(names: ProjectNames) -> EditorSchema:
     """Return the schema of an agent's case file, with a project's names as completions."""
-    from framework.types.case import CaseFile
-
     schema = _generate(CaseFile, "urn:agentsd:cases")
     definitions, tools = schema["$defs"], {**names.tools, **{f"agent.{name}": "" for name in names.agents}}
     case, expect = definitions["Case"]["properties"], definitions["Expect"]["properties"]

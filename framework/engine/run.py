@@ -180,11 +180,7 @@ class Run(RunContext):
         requested = tool_calls.reserve_calls(self, requested)
         jobs = (tool_calls.run_call(self, call) for call in requested)
         with self.step_span.activate():
-            if len(requested) > 1:
-                await run_as_ready(lambda: next(jobs, None), limit=self.budget.limits.max_parallel_tools)
-            else:
-                for job in jobs:
-                    await _run_alone(job)
+            await run_as_ready(lambda: next(jobs, None), limit=self.budget.limits.max_parallel_tools)
         results.append_tool_messages(self, requested)
         if self.agent.spec.handoffs and (target := run_tools.target_of(self, requested)) is not None:
             await run_tools.move(self, target)
@@ -526,20 +522,6 @@ async def run_as_ready(next_job: Callable[[], Job | None], *, limit: int) -> Non
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
     group.raise_deferred()
-
-
-async def _run_alone(job: Job) -> None:
-    """Run the only job as `run_as_ready` would. A task of its own keeps two promises for it.
-
-    A tool that swallows its cancellation does not keep the run from ending, and its context variables end with it.
-    """
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(job)
-    except BaseExceptionGroup as errors:
-        raise _first(errors) from None
-    if confirmations := task.result():
-        raise Paused(confirmations)
 
 
 class _Group:

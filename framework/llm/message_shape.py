@@ -19,7 +19,7 @@ from framework.llm.capabilities import Capabilities
 from framework.types.flat_schema import flat_schema
 from framework.types.media import MediaPart, TextPart
 from framework.types.messages import Message, ToolDefinition, wire_keys
-from framework.types.text import LazyPattern, shorten
+from framework.types.text import shorten
 
 NOTICE_TAG = "runtime_notice"
 """Encloses text of the runtime within a user or tool message."""
@@ -346,7 +346,7 @@ def json_object(body: dict[str, Any], **encoded: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-_WIDE = LazyPattern(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
 _CHARS_PER_TOKEN = 4.0
 _TOKENS_PER_WIDE_CHAR = 0.75
 _MESSAGE_OVERHEAD = 4
@@ -359,7 +359,7 @@ def estimate_tokens(text: str) -> int:
     """Return the estimated number of tokens."""
     if text.isascii():
         return ceil(len(text) / _CHARS_PER_TOKEN)
-    wide = len(_WIDE.compiled.findall(text))
+    wide = len(_WIDE.findall(text))
     return ceil((len(text) - wide) / _CHARS_PER_TOKEN + wide * _TOKENS_PER_WIDE_CHAR)
 
 

@@ -16,7 +16,7 @@ from framework.llm.capabilities import OpenAIApi
 from framework.types.errors import ModelError, ModelRefused, is_scarcity
 from framework.types.http import missing_certificates
 from framework.types.redact import MASK, redact
-from framework.types.text import LazyPattern, fix_surrogates, shorten
+from framework.types.text import fix_surrogates, shorten
 
 T = TypeVar("T")
 _MAX_QUOTED_CHARS = 300
@@ -27,7 +27,7 @@ _PROXY_SCHEMES = {"http", "https", "all"}
 """Schemes of the environment's proxies that apply to requests to a provider."""
 _SHORTEN = "start a new conversation, or lower conversation.window or limits.observation_chars in the agent's file"
 _TOOLS = r"(?:tools?|tool use|tool choice|tool[- ]calling|function[- ]calling|functions?)"
-_NO_TOOLS = LazyPattern(
+_NO_TOOLS = re.compile(
     rf"(?i)\b{_TOOLS}\b.{{0,120}}\b(?:not (?:yet )?(?:supported|enabled|available)|unsupported|requires)\b"
     rf"|(?:\bnot|n't|\bno endpoints found that) (?:yet )?support .{{0,80}}\b{_TOOLS}\b"
     rf"|\bunsupported .{{0,20}}\b{_TOOLS}\b"
@@ -41,7 +41,7 @@ _FILE_ERROR = re.compile(
 """Messages about the contents or the type of a file."""
 _NO_JINJA = re.compile(r"(?i)\brequires? --jinja\b")
 """llama.cpp, started without function calls. It sends this with status 500, which is retried otherwise."""
-_BAD_CALL = LazyPattern(
+_BAD_CALL = re.compile(
     r"(?i)\btool_use_failed\b|\bfailed to call a function\b|\btool call validation failed\b"
     r"|\b(?:failed to|could not|cannot|unable to|error) pars(?:e|ing) (?:the )?(?:model'?s? )?"
     r"(?:tool|function)[ _-]?calls?\b"
@@ -50,7 +50,7 @@ _BAD_CALL = LazyPattern(
 """What providers report if they cannot read the model's function call: the answer is wrong, not the request."""
 _NO_FILES_ADVICE = "use another model, or set it in the model's `capabilities`, such as `images: false`"
 _FILE = r"(?:image|vision|multimodal|pdf|document|audio|file)s?"
-_NO_FILES = LazyPattern(
+_NO_FILES = re.compile(
     r"(?i)unknown variant\W{1,3}(?:image_url|file|input_audio)\b"
     rf"|\b{_FILE}\W{{0,3}}(?:inputs?|modality|understanding|_url|parts?)\b"
     r".{0,80}\b(?:not (?:supported|enabled|available|allowed)|only supported by)"
@@ -67,7 +67,7 @@ _MIN_BASE64_CHARS = 10
 _NEEDS_RESPONSES = re.compile(r"(?i)\bv1/responses\b|\bresponses (api|endpoint)\b")
 """Messages of chat completions about models, or combinations of settings, that only the Responses API supports."""
 _REASONING = re.compile(r"(?i)reasoning")
-_TOO_LONG = LazyPattern(
+_TOO_LONG = re.compile(
     r"(?i)\bcontext[ _-]?(?:length|window|size|limit)|\bcontext (?:is )?too long|\bcontext the overflows"
     r"|\b(?:prompt|input|conversation|messages)\b.{0,200}\b(?:too (?:long|large for model)|longer than the)"
     r"|\bexceed(?:s|ed)? (?:the |model )*(?:maximum number of tokens|token limit"
@@ -78,7 +78,7 @@ _TOO_LONG = LazyPattern(
     r"|\breduce the length of the (?:messages|prompt|input)|\bmax_prompt_tokens_exceeded"
 )
 """Messages of servers about a conversation that exceeds the context window, each in its provider's words."""
-_WINDOW = LazyPattern(
+_WINDOW = re.compile(
     r"(?i)\bcontext limit: [\d +]+> (\d+)"
     r"|\bmax(?:imum)? (?:context|prompt|model) length(?: is| of|:)* *(\d+)|\b(\d+) maximum context length"
     r"|\bcontext (?:length|window|size|limit)(?: is| of| only|:| \()* *(\d+)"
@@ -195,9 +195,9 @@ class ProviderErrors:
         if _NO_JINJA.search(message):
             advice = "start the server with --jinja, or set `protocol: json` in the agent's file"
             return self.error(f"the server has function calls disabled: {advice}", message, unavailable=True)
-        if status not in (401, 402, 429) and _BAD_CALL.compiled.search(f"{code} {message}"):
+        if status not in (401, 402, 429) and _BAD_CALL.search(f"{code} {message}"):
             return self.bad_call(message)
-        if status >= 500 and _TOO_LONG.compiled.search(message):
+        if status >= 500 and _TOO_LONG.search(message):
             return self._too_long(status, message)
         if status < 500 and status not in _RETRYABLE:
             return self._permanent_error(status, message, code)
@@ -223,14 +223,14 @@ class ProviderErrors:
             return self._needs_responses(message)
         if code == "model_not_found":
             return self.error(f"no such model at {self._address}", message, permanent=True)
-        if _NO_TOOLS.compiled.search(_ADDRESS.sub("", message)) and not _FILE_ERROR.search(message):
+        if _NO_TOOLS.search(_ADDRESS.sub("", message)) and not _FILE_ERROR.search(message):
             advice = "set `protocol: json` in the agent's file"
             return self.error(f"the model does not support function calls: {advice}", message, unavailable=True)
         if status in (404, 405):
             no_api = ", no Responses API there (then set `api: chat` at its alias)" if self._api == "responses" else ""
             problem = f"no such model at {self._address}{no_api}, or base_url is wrong{self._path_hint}"
             return self.error(problem, message, permanent=True)
-        if status == 413 or code == "context_length_exceeded" or _TOO_LONG.compiled.search(message):
+        if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(message):
             return self._too_long(status, message)
         advice = f": check that the {self._credential} may use this model" if status == 403 else ""
         return self.error(f"the request was rejected ({status}){advice}", message)
@@ -249,7 +249,7 @@ class ProviderErrors:
     def unexpected_finish(self, reported: str) -> ModelError:
         """Return the error for a finish reason of an answer that cannot be used."""
         problem = "unexpected finish_reason"
-        if _BAD_CALL.compiled.search(reported):
+        if _BAD_CALL.search(reported):
             return self.bad_call(reported, problem)
         return self.error(problem, reported, retryable=True)
 
@@ -266,11 +266,11 @@ class ProviderErrors:
         """Return the error reported in the body of a response with status 200; permanent for client error codes."""
         if code in _FILTERED:
             return self.refusal("refused", message or "by the content filter")
-        if _BAD_CALL.compiled.search(f"{code} {message}"):
+        if _BAD_CALL.search(f"{code} {message}"):
             return self.bad_call(message)
         status = _STATUS_BY_CODE.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
         is_permanent = 400 <= status < 500 and status not in _RETRYABLE
-        if code == "context_length_exceeded" or (status in (0, 400, 500) and _TOO_LONG.compiled.search(message)):
+        if code == "context_length_exceeded" or (status in (0, 400, 500) and _TOO_LONG.search(message)):
             return self._too_long(status or 400, message).of_type(str(status or 400))
         permanent = status in (401, 402, 404)
         error = self.error("the provider reported an error", message, retryable=not is_permanent, permanent=permanent)
@@ -370,7 +370,7 @@ def _pattern_of(key: str) -> str:
 
 def _rejected_files(message: str) -> str | None:
     """Return the kind of files that the model does not accept according to a message, in the plural."""
-    found = _NO_FILES.compiled.search(message)
+    found = _NO_FILES.search(message)
     if found is None:
         return None
     other = _NOT_IMAGES.search(found[0])
@@ -379,7 +379,7 @@ def _rejected_files(message: str) -> str | None:
 
 def _stated_window(message: str) -> int | None:
     """Return the size of the context window that a message states, in tokens."""
-    found = _WINDOW.compiled.search(message.replace(",", ""))
+    found = _WINDOW.search(message.replace(",", ""))
     size = int(next(filter(None, found.groups()))) if found else 0
     return size if size >= _MIN_WINDOW else None
 

@@ -24,5 +24,5 @@ In reading order; each module imports only from those below it:
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     frozen              The base class of immutable data, and durations.
     strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
-    text                Text helpers: shorten, put on one line, suggest similar names, compile patterns late.
+    text                Text helpers: shorten, put on one line, suggest similar names.
 """

@@ -13,13 +13,12 @@ from itertools import islice
 
 from framework.types.frozen import Frozen
 from framework.types.spec import MemoryScope
-from framework.types.text import LazyPattern
 
 MAX_NOTE_CHARS = 2000
 """Maximum length of a note. A note is a fact, not a document."""
 _MAX_QUERY_CHARS, _MAX_QUERY_WORDS = 10_000, 64
 _WORD = re.compile(r"[^\W_]+")
-_UNSPACED = LazyPattern(
+_UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
     "\uf900-\ufaff\U00020000-\U0003ffff]+)"
 )
@@ -103,7 +102,7 @@ def query_words(text: str) -> list[str]:
 def _words(text: str) -> Iterator[tuple[str, bool]]:
     """Yield words in small letters without accents, each with whether a search for the text looks it up."""
     for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
-        for index, part in enumerate(_UNSPACED.compiled.split(word)):
+        for index, part in enumerate(_UNSPACED.split(word)):
             if index % 2:
                 yield from ((character, len(part) == 1) for character in part)
                 yield from ((part[at : at + 2], True) for at in range(len(part) - 1))

@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from framework.types.text import LazyPattern
-
 if TYPE_CHECKING:
     from framework.types.problem import Problem
 
@@ -80,7 +78,7 @@ def _prefixed() -> str:
     return "|".join(f"(?:{'|'.join(prefixes)}){rest}" for prefixes, rest in forms)
 
 
-_SHAPES = LazyPattern(
+_SHAPES = re.compile(
     rf"""
     (?<![A-Za-z0-9])(?:
         {_prefixed()}
@@ -97,7 +95,7 @@ _SHAPES = LazyPattern(
     """,
     re.VERBOSE,
 )
-_USER_INFO = LazyPattern(
+_USER_INFO = re.compile(
     r"""
       (?<=://)[^/\s@'"]+(?=@)                                  # user:password@ in a URL
     | (?<=:)[^\s:@/'"]{3,64}(?=@(?:tcp|unix)\()               # the same in a MySQL data source name
@@ -114,7 +112,7 @@ _NOT_MASKED = r"(?!\*\*\*|\$\{)"
 _NO_VALUE = r"""(?:none|null|true|false|undefined|required|missing|field\ required|permission\ denied|no\ such\ file)
     (?![\w-])"""
 """Words of errors and of code in the place of a value."""
-_NAMED = LazyPattern(
+_NAMED = re.compile(
     rf"""
     (?P<kept>
         (?=[a-z0-9密口令私])(?:  # rejects most positions early
@@ -131,7 +129,7 @@ _NAMED = LazyPattern(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_SPOKEN = LazyPattern(
+_SPOKEN = re.compile(
     rf"""
     (?P<kept>
         (?<![A-Za-z0-9/])(?=[a-z])
@@ -152,11 +150,11 @@ _NAME_HINTS = (
     *("key", "token", "secret", "pass", "pwd", "credential", "authorization", "sig", "contrase"),
     *("密码", "口令", "密钥", "令牌", "私钥"),
 )
-_COOKIE = LazyPattern(
+_COOKIE = re.compile(
     rf"""(?P<kept>(?<![a-z0-9])(?:set-)?cookie\\?["']?\s{{0,8}}[:=]\s{{0,8}}+(?:\\?["'])?+){_NOT_MASKED}[^"'\r\n\\]+""",
     re.IGNORECASE,
 )
-_SCHEME = LazyPattern(
+_SCHEME = re.compile(
     rf"""
     (?P<kept>
         (?<![a-z0-9])bearer\s{{1,8}}
@@ -166,7 +164,7 @@ _SCHEME = LazyPattern(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_OPTION = LazyPattern(
+_OPTION = re.compile(
     rf"""
     (?P<kept>
         (?<![\w-])--(?:[a-z0-9]{{1,16}}-)?(?:passw(?:or)?d|passphrase|token|secret|api-?key)\s{{1,8}}+["']?+
@@ -177,7 +175,7 @@ _OPTION = LazyPattern(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_ELEMENT = LazyPattern(rf"(?P<kept><(?:{_NAME})>){_NOT_MASKED}[^<\s][^<]{{2,}}", re.VERBOSE | re.IGNORECASE)
+_ELEMENT = re.compile(rf"(?P<kept><(?:{_NAME})>){_NOT_MASKED}[^<\s][^<]{{2,}}", re.VERBOSE | re.IGNORECASE)
 _NAMED_PLACES = (
     (_COOKIE, ("cookie",)),
     (_NAMED, _NAME_HINTS),
@@ -187,7 +185,7 @@ _NAMED_PLACES = (
     (_ELEMENT, ("</",)),
 )
 """Patterns of a secret after its name, which is kept, with hints in lower case; each match contains a hint."""
-_SECRET_NAME = LazyPattern(
+_SECRET_NAME = re.compile(
     rf"(?:^|[_-])(?:{_NAME})$|authorization$|^(?:set-)?cookie$|^x-amz-credential$", re.IGNORECASE | re.VERBOSE
 )
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -198,10 +196,10 @@ def redact(text: str) -> str:
     lower = text.lower()
     for pattern, hints in _NAMED_PLACES:
         if any(hint in lower for hint in hints):
-            text = pattern.compiled.sub(_keep_name, text)
+            text = pattern.sub(_keep_name, text)
     if any(hint in text for hint in _SHAPE_HINTS):
-        text = _SHAPES.compiled.sub(MASK, text)
-    return _USER_INFO.compiled.sub(MASK, text) if "@" in text else text
+        text = _SHAPES.sub(MASK, text)
+    return _USER_INFO.sub(MASK, text) if "@" in text else text
 
 
 def redact_data(value: Any) -> Any:
@@ -222,7 +220,7 @@ def redact_problem(problem: Problem) -> Problem:
 
 
 def _is_secret(name: object) -> bool:
-    return isinstance(name, str) and _SECRET_NAME.compiled.search(_WORDS.sub("_", name)) is not None
+    return isinstance(name, str) and _SECRET_NAME.search(_WORDS.sub("_", name)) is not None
 
 
 def _keep_name(match: re.Match[str]) -> str:

@@ -1,12 +1,10 @@
-"""Text helpers: shorten, put on one line, make characters visible, suggest similar names, compile patterns late."""
+"""Text helpers: shorten, put on one line, make characters visible, replace lone surrogates, suggest similar names."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Any
 
 _MAX_LISTED = 20
@@ -92,16 +90,3 @@ class InputText(str):
             return json.loads(self)
         except ValueError:
             return str(self)
-
-
-class LazyPattern:
-    """An expression of `re` that few processes need: it is compiled when it is first used, which takes about 1 ms."""
-
-    def __init__(self, pattern: str, flags: int = 0) -> None:
-        """Take the arguments of `re.compile`."""
-        self._pattern, self._flags = pattern, flags
-
-    @cached_property
-    def compiled(self) -> re.Pattern[str]:
-        """The compiled expression."""
-        return re.compile(self._pattern, self._flags)

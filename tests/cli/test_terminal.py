@@ -275,7 +275,7 @@ def test_a_mistyped_command_gets_a_suggestion(tmp_path: Path) -> None:
     ("module", "spared"),
     [
         ("framework.cli.main", ("framework.config", "framework.engine", "sqlalchemy", "rich", "pydantic")),
-        ("framework.cli.run", ("rich", "markdown_it", "pygments", "framework.types.case")),
+        ("framework.cli.run", ("rich", "markdown_it", "pygments")),
         ("framework.cli.runs", ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor")),
         ("framework.cli.agents", ("framework.engine.run", "sqlalchemy", "instructor", "rich")),
     ],
