@@ -145,7 +145,7 @@ class ChatState:
     routes: bool = False
     """Whether rules of routing apply to each message, because the user has asked the router to choose again."""
     reroutes: bool = False
-    """Whether the agent of the next message is chosen anew, whatever the conversation was handed over to."""
+    """Whether the router chooses the agent of the next message, also if the conversation was handed over."""
 
     def options(self, message: str) -> RunOptions:
         """Return the options of a run. Only inputs that its agent declares are passed, if the agent is known."""

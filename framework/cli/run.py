@@ -148,8 +148,8 @@ async def answer(
 ) -> RunResult:
     """Show a run until it ends; on a terminal, ask for decisions and resume it. Ctrl-C there leaves it paused.
 
-    With None or `JsonLines` as its view, nobody is asked. Events that `hides` names are not shown: the user has seen
-    what they say.
+    With None or `JsonLines` as its view, no question is asked. Events that `hides` names are not shown: the user has
+    seen their content.
     """
     result = await _watch(runtime, started, view, interrupts, hides)
     while result.status == "paused" and view and not isinstance(view, JsonLines) and is_terminal():

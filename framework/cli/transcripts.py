@@ -96,7 +96,7 @@ def conversations_show(conversation: str, tenant: str | None, user: str | None, 
 def conversation_lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None = None) -> Iterator[str]:
     """Yield the lines that show a conversation.
 
-    Its runs are given in order; `last` shows only so many of them, from the end.
+    `runs` are its runs in order; `last` is the number of runs to show, from the end.
     """
     turns = _turns_by_run(conversation.messages, [info.run_id for info in runs if info.status in _SEEN_STATUSES])
     for info in runs[-last if last else 0 :]:

@@ -89,7 +89,7 @@ class _Session:
     handed_to: str | None = None
     """Agent that the chosen one has handed the conversation over to."""
     reroutes: bool = False
-    """Whether the agent of the next message is chosen anew, whatever the conversation was handed over to."""
+    """Whether the router chooses the agent of the next message, also if the conversation was handed over."""
     is_busy: bool = False
     run: str | None = None
     is_cancelled: bool = False

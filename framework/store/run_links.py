@@ -233,7 +233,7 @@ _KEPT_RESULT_SECONDS = 180 * 86400.0
 
 
 def delete_old_case_results(connection: sa.Connection, now: float) -> None:
-    """Delete results that nobody compares with any more."""
+    """Delete results that are older than histories show."""
     connection.execute(sa.delete(case_results).where(case_results.c.at < now - _KEPT_RESULT_SECONDS))
 
 

@@ -342,7 +342,7 @@ def _emit_failure_span(span: str, name: str, server: McpServer, began: int, erro
 
 # Since 2026-07-28 a server answers a call with its questions and an opaque state, and the call is repeated with both.
 # Before, a server asks while the call is open. The call stays open for a while after the run has paused, and an answer
-# in time, in this process, continues it. Else the question is answered with `cancel`, and the call is made anew when
+# in time, in this process, continues it. Else the question is answered with `cancel`, and the call is repeated when
 # there is an answer, which the server gets when it asks the same question again. This also happens if a server refuses
 # its own state: the states of the SDK's servers expire after ten minutes.
 
