@@ -225,9 +225,10 @@ class OpenApi(_ApiRequests):
     """An HTTP API that an OpenAPI document describes. Its tools are named `<api>.<operation>`."""
 
     document: Annotated[str, StringConstraints(max_length=2000), AfterValidator(_is_document)]
-    """The document, OpenAPI 3.0 or 3.1 as YAML or JSON: a file below `openapi/`, or a URL."""
+    """The document, OpenAPI 3.0 or 3.1 or Swagger 2.0 as YAML or JSON: a file below `openapi/`, or a URL."""
     base_url: HttpUrl
-    """URL that the paths of the document follow, such as `https://api.example.com/v1`. Its `servers` are not used."""
+    """URL that the paths of the document follow, such as `https://api.example.com/v1`. Its `servers` or `host`
+    are not used."""
     query: dict[str, SecretStr] = {}
     """Query parameters sent with every request, such as an API key. The model cannot set them."""
     operations: tuple[OperationPattern, ...] = ("*",)

@@ -271,6 +271,24 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def declared_parameters(
+    document: ApiDocument, item: Mapping[str, Any], operation: Mapping[str, Any], places: Sequence[str]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the parameters of an operation by place and name: those of its path first, without those it replaces.
+
+    Raises:
+        ApiDocumentError: one has no name, or is in none of the places.
+    """
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in (*as_sequence(item.get("parameters")), *as_sequence(operation.get("parameters"))):
+        parameter = dict(document.followed(entry))
+        place, name = parameter.get("in"), parameter.get("name")
+        if not isinstance(name, str) or not name or not isinstance(place, str) or place not in places:
+            raise ApiDocumentError(f"a parameter without a valid `name` and `in`: {shorten(str(name), 80)!r}")
+        found[place, name] = parameter
+    return found
+
+
 # References are kept: each schema gets a copy of the definitions that it needs. Replacing a reference by what it refers
 # to would multiply shared definitions, and never end for those that contain themselves.
 
@@ -421,7 +439,7 @@ def _without_read_only(copy: dict[str, Any], properties: Mapping[str, Any]) -> d
 
 def _definition_name(reference: str) -> str:
     """Return the name of a definition: that of the schema, or one made from the whole reference."""
-    plain = reference.removeprefix("#/components/schemas/")
+    plain = reference.removeprefix("#/components/schemas/").removeprefix("#/definitions/")
     if plain != reference and not _NOT_IN_NAMES.search(plain):
         return plain
     digest = blake2b(reference.encode("utf-8", "replace"), digest_size=4).hexdigest()

@@ -22,7 +22,9 @@ from framework.tools.openapi.document import (
     SchemaCopies,
     as_mapping,
     as_sequence,
+    declared_parameters,
 )
+from framework.tools.openapi.swagger import converted_operation
 from framework.types.errors import ToolError
 from framework.types.http import Method
 from framework.types.messages import WIRE_NAME_LENGTH
@@ -49,7 +51,8 @@ class Parameter:
     """Name in the request."""
     place: Place
     style: str
-    """Style of lists and objects: form, spaceDelimited, pipeDelimited, deepObject, simple, label or matrix."""
+    """Style of lists and objects: form, spaceDelimited, tabDelimited, pipeDelimited, deepObject, simple, label or
+    matrix."""
     explode: bool
     is_json: bool = False
     """Whether the value is sent as JSON text."""
@@ -142,14 +145,12 @@ def read_operations(document: ApiDocument, api_name: str, api: OpenApi) -> Opera
 
 
 def _require_version(document: ApiDocument) -> None:
-    if "swagger" in document.data:
-        version = shorten(str(document.data["swagger"]), 20)
-        advice = "convert the document to OpenAPI 3, for example with swagger2openapi"
-        raise ApiDocumentError(f"Swagger {version} is not supported: {advice}", document.line_of("swagger"))
-    version = str(document.data.get("openapi", "missing"))
-    if not version.startswith(("3.0", "3.1", "3.2")):
-        line = document.line_of("openapi") or 1
-        raise ApiDocumentError(f"the version of OpenAPI must be 3.0 or 3.1: {shorten(version, 20)!r}", line)
+    key = "swagger" if "swagger" in document.data else "openapi"
+    version = str(document.data.get(key, "missing"))
+    if not version.startswith(("2.0",) if key == "swagger" else ("3.0", "3.1", "3.2")):
+        known = "Swagger must be 2.0" if key == "swagger" else "OpenAPI must be 3.0 or 3.1"
+        line = document.line_of(key) or 1
+        raise ApiDocumentError(f"the version of {known}: {shorten(version, 20)!r}", line)
     if not isinstance(document.data.get("paths"), Mapping):
         raise ApiDocumentError("the document has no `paths`", document.line_of("paths") or 1)
 
@@ -198,6 +199,8 @@ class _Reader:
                 raise ApiDocumentError(f"more than {MAX_OPERATIONS} operations: choose some with `operations`")
             if not isinstance(operation, Mapping):
                 raise ApiDocumentError("expected an object")
+            if "swagger" in self._document.data:
+                item, operation = {}, converted_operation(self._document, item, operation)
             self._found[name] = self._operation(name, identity, method, path, item, operation)
         except ApiDocumentError as error:
             self._fault(f"{shorten(request, 200)} is not available: {error.message}", path, method)
@@ -256,14 +259,8 @@ class _Reader:
         )
 
     def _declared(self, path: str, item: Mapping[str, Any], operation: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the parameters of an operation: those of its path first, without the ones that it replaces."""
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for entry in (*as_sequence(item.get("parameters")), *as_sequence(operation.get("parameters"))):
-            parameter = dict(self._document.followed(entry))
-            place, name = parameter.get("in"), parameter.get("name")
-            if not isinstance(name, str) or not name or place not in ("path", "query", "header", "cookie"):
-                raise ApiDocumentError(f"a parameter without a valid `name` and `in`: {shorten(str(name), 80)!r}")
-            found[place, name] = parameter
+        """Return the parameters of an operation; those of the path that are not declared are texts."""
+        found = declared_parameters(self._document, item, operation, ("path", "query", "header", "cookie"))
         in_path = dict.fromkeys(path_parameters(path))
         missing = [
             {"name": name, "in": "path", "schema": {"type": "string"}}
@@ -318,7 +315,9 @@ class _Reader:
         encodings: Mapping[str, Any] = {}
         if kind in ("form", "multipart"):
             fields = self._field_kinds(schema)
-            encodings = {name: _encoding(entry) for name, entry in as_mapping(media.get("encoding")).items()}
+            entries = as_mapping(media.get("encoding")).items()
+            has_styles = kind == "form" or not str(self._document.data.get("openapi")).startswith("3.0")
+            encodings = {name: _encoding(entry, has_styles) for name, entry in entries}
         elif kind == "text":
             schema = {"type": "string", "description": f"the body, {chosen}"}
         is_required = body.get("required") is True
@@ -374,8 +373,9 @@ def choose_media_type(content: Mapping[str, Any]) -> str | None:
     return next((kinds[kind] for kind in ("json", "form", "multipart", "text") if kind in kinds), None)
 
 
-def _encoding(entry: Any) -> dict[str, Any]:
-    known = as_mapping(entry)
+def _encoding(entry: Any, has_styles: bool) -> dict[str, Any]:
+    """Return how a field is encoded. In multipart forms, OpenAPI 3.0 ignores styles."""
+    known = as_mapping(entry) if has_styles else {"contentType": as_mapping(entry).get("contentType")}
     kept = {key: known[key] for key in ("style", "contentType") if isinstance(known.get(key), str)}
     return kept | {key: known[key] for key in ("explode", "allowReserved") if isinstance(known.get(key), bool)}
 
@@ -383,7 +383,8 @@ def _encoding(entry: Any) -> dict[str, Any]:
 def _security_parameters(document: ApiDocument) -> dict[str, set[str]]:
     """Return the names of the parameters that contain API keys, by place."""
     found: dict[str, set[str]] = {"query": set(), "header": set(), "cookie": set()}
-    for scheme in as_mapping(as_mapping(document.data.get("components")).get("securitySchemes")).values():
+    schemes = as_mapping(document.data.get("components")).get("securitySchemes")
+    for scheme in as_mapping(schemes or document.data.get("securityDefinitions")).values():
         known = as_mapping(scheme)
         if known.get("type") == "apiKey" and known.get("in") in found and isinstance(known.get("name"), str):
             found[known["in"]].add(known["name"])
@@ -444,9 +445,10 @@ class _Arguments:
         return argument
 
 
+_DELIMITERS = {"spaceDelimited": " ", "tabDelimited": "\t", "pipeDelimited": "|"}
 _STYLES: Mapping[str, tuple[str, ...]] = {
-    "path": ("simple", "label", "matrix"),
-    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "path": ("simple", "label", "matrix", *_DELIMITERS),
+    "query": ("form", "deepObject", *_DELIMITERS),
 }
 
 
@@ -526,13 +528,17 @@ def _in_path(one: Parameter, value: Any) -> str:
         raise ToolError(f"{one.argument}: a value for the path must not be empty, '.' or '..'")
     if one.is_json:
         return _escaped(_json_text(value))
-    prefix, separator = {"simple": ("", ","), "label": (".", "."), "matrix": (";", ";")}[one.style]
+    prefix, separator = {"label": (".", "."), "matrix": (";", ";")}.get(one.style, ("", ","))
     name = f"{_escaped(one.name)}=" if one.style == "matrix" else ""
     if isinstance(value, Mapping) and one.explode:
         return prefix + separator.join(f"{_escaped(key)}={_escaped(item)}" for key, item in value.items())
     if isinstance(value, list) and one.explode:
         return prefix + separator.join(f"{name}{_escaped(item)}" for item in value)
-    return prefix + name + ",".join(map(_escaped, _items(value)))
+    return prefix + name + _delimiter(one).join(map(_escaped, _items(value)))
+
+
+def _delimiter(one: Parameter) -> str:
+    return quote(_DELIMITERS.get(one.style, ","), safe=",")
 
 
 def _items(value: Any) -> list[Any]:
@@ -540,9 +546,6 @@ def _items(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         return [part for pair in value.items() for part in pair]
     return value if isinstance(value, list) else [value]
-
-
-_DELIMITERS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 
 
 def _in_query(one: Parameter, value: Any) -> Iterator[str]:
@@ -558,8 +561,7 @@ def _in_query(one: Parameter, value: Any) -> Iterator[str]:
     elif isinstance(value, list) and one.explode:
         yield from (f"{name}={_escaped(item, safe)}" for item in value)
     elif value not in ([], {}):
-        delimiter = _DELIMITERS.get(one.style, ",")
-        yield f"{name}={delimiter.join(_escaped(item, safe) for item in _items(value))}"
+        yield f"{name}={_delimiter(one).join(_escaped(item, safe) for item in _items(value))}"
 
 
 def _nested(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -592,17 +594,17 @@ def _form_pairs(name: str, item: Any, encoding: Mapping[str, Any]) -> Iterable[t
         return [(name, part) for part in (item if isinstance(item, list) else [item])]
     if isinstance(item, Mapping) and encoding.get("explode", style == "form"):
         return list(item.items())
-    delimiter = {"spaceDelimited": " ", "pipeDelimited": "|"}.get(style, ",")
-    return [(name, delimiter.join(map(_text, _items(item))))]
+    return [(name, _DELIMITERS.get(style, ",").join(map(_text, _items(item))))]
 
 
 def _multipart(body: RequestBody, value: Mapping[str, Any]) -> tuple[bytes, str]:
     import httpx2
 
     parts = [
-        _part(name, part, body)
+        _part(key, part, body)
         for name, item in value.items()
-        for part in (item if isinstance(item, list) else [item])
+        if item is not None
+        for key, part in _form_pairs(name, item, body.encodings.get(name, {}))
         if part is not None
     ]
     if not parts:  # httpx2 sends nothing then, and names no boundary, without which servers cannot read the form

@@ -166,6 +166,17 @@ def test_a_multipart_body_is_that_of_an_independent_client() -> None:
     assert body == independent.read()
 
 
+@each(("version", "expected"), [("3.0.3", [b"1", b"2"]), ("3.1.0", [b"1,2"])])
+def test_styles_of_multipart_fields_are_those_of_the_version(version: str, expected: list[bytes]) -> None:
+    content = {"schema": {"type": "object"}, "encoding": {"ids": {"style": "form", "explode": False}}}
+    operation = operation_of(
+        {"requestBody": {"content": {"multipart/form-data": content}}}, method="post", version=version
+    )
+    body, content_type = encode_body(operation.body, {"body": {"ids": [1, 2], "gone": None}})
+    form = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + (body or b""))
+    assert [part.get_payload(decode=True) for part in form.walk() if not part.is_multipart()] == expected
+
+
 @pytest.mark.parametrize("value", [{}, {"file": None}, {"files": []}])
 def test_a_multipart_form_without_fields_names_its_boundary(value: dict[str, Any]) -> None:
     body, content_type = encode_body(body_of("multipart/form-data"), {"body": value})
@@ -217,8 +228,10 @@ def body_of(media_type: str, properties: Any = None, encoding: Any = None) -> Re
     return body
 
 
-def operation_of(operation: Mapping[str, Any], *, path: str = "/x", method: str = "get") -> Operation:
-    document = {"openapi": "3.1.0", "paths": {path: {method: operation}}}
+def operation_of(
+    operation: Mapping[str, Any], *, path: str = "/x", method: str = "get", version: str = "3.1.0"
+) -> Operation:
+    document = {"openapi": version, "paths": {path: {method: operation}}}
     api = OpenApi(document="openapi/a.json", base_url="https://api.example.com")
     read = read_operations(read_api_document(json.dumps(document).encode()), "a", api)
     assert not read.faults

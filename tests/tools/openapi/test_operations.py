@@ -312,8 +312,8 @@ paths:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ('{\n "swagger": "2.0"}', 2, "Swagger 2.0 is not supported: convert the document to OpenAPI 3"),
-        ("a: 1\nswagger: '2.0'\n", 2, "Swagger 2.0 is not supported: convert the document to OpenAPI 3"),
+        ('{\n "swagger": "1.2"}', 2, "the version of Swagger must be 2.0: '1.2'"),
+        ("a: 1\nswagger: '2.0'\n", 1, "the document has no `paths`"),
         ("openapi: 4.0.0\npaths: {}\n", 1, "the version of OpenAPI must be 3.0 or 3.1: '4.0.0'"),
         ("openapi: 3.0.0\n", 1, "the document has no `paths`"),
         ("openapi: 3.0.0\npaths: [\n", 3, "not YAML"),
