@@ -81,7 +81,7 @@ def parse_store_url(url: str, root: Path) -> sa.URL:
         parsed = sa.make_url(url)
     except ArgumentError:
         raise ConfigError(
-            "store.url is not a valid URL: use sqlite:///state.db or postgresql://user@host/database"
+            "store.url is not a valid URL: use sqlite:///state.db, postgresql://user@host/database or memory:"
         ) from None
     match parsed.get_backend_name():
         case "sqlite":

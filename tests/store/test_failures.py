@@ -265,6 +265,7 @@ def test_opening_waits_while_another_process_writes_to_a_new_file(tmp_path: Path
     ("url", "said"),
     [
         ("state.db", "store.url is not a valid URL"),
+        ("memory", r"postgresql://user@host/database or memory:$"),
         ("mysql://root:secret@host/x", "mysql is not supported"),
         ("sqlite://", "SQLite needs a file"),
         ("sqlite:///:memory:", "SQLite needs a file"),

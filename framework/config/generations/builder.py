@@ -340,7 +340,7 @@ class GenerationBuilder:
         sources = {}
         for path, source in files.items():
             try:
-                sources[path.removeprefix(PROMPTS + "/")] = source.decode("utf-8")
+                sources[path.removeprefix(PROMPTS + "/")] = source.decode("utf-8-sig")
             except UnicodeDecodeError as error:
                 line = source.count(b"\n", 0, error.start) + 1
                 problems.append(Problem(path=path, line=line, message=f"not UTF-8: byte 0x{source[error.start]:02x}"))

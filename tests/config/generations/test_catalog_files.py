@@ -149,6 +149,16 @@ def test_a_template_that_is_not_utf_8_is_reported_with_its_line(tmp_path: Path) 
     assert "prompts/b.j2:2: not UTF-8: byte 0xe9" in project.errors
 
 
+@pytest.mark.parametrize("text", ["one\ntwo\n", "one\n{{ agent.name }}\n"])
+def test_a_byte_order_mark_is_no_part_of_a_template(tmp_path: Path, text: str) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", instructions="{template: t.j2}"), "prompts/t.j2": text})
+    before = project.reload().agents["a"]
+    (tmp_path / "prompts/t.j2").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    after = project.reload().agents["a"]
+    assert before.digest == after.digest
+    assert project.errors == []
+
+
 # --- plugins
 
 
