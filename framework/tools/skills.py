@@ -108,7 +108,7 @@ def skill_tools(
     if loadable:
         about = f"Load a skill: its instructions for a task, and the names of its files. {note}"
         tools.append(_tool(SKILL_LOAD, about, {"name": {**name, "enum": list(loadable)}}, ["name"], load))
-    if any(skill.files for skill in skills.values()):
+    if any(skill.files or skill.is_pinned for skill in skills.values()):
         about = f"Read a file of a skill, such as references/forms.md, from a line on. {note}"
         more = {
             "path": {"type": "string", "description": "Path of the file, relative to the skill's folder."},

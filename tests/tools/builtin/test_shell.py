@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +68,49 @@ def test_a_command_cannot_read_what_no_tool_may_read(base: Path) -> None:
     assert executed("cat b", base) == "a"
 
 
+def each_of(command: str, places: str) -> str:
+    """Return a command that prints each of the places for which another one succeeds."""
+    return f"for p in {places}; do {command} && echo reached $p; done 2>/dev/null; true"
+
+
+@needs_sandbox
+def test_a_command_sees_and_writes_no_other_folder(base: Path) -> None:
+    (base / "docs").chmod(0o777)  # only the sandbox protects it from the user that commands have
+    places = "/project/docs /project / /usr /etc /dev /dev/shm /proc"
+    assert executed(each_of("touch $p/b", f"{places} /tmp /project/out"), base) == "reached /tmp\nreached /project/out"
+    assert executed(each_of("test -e $p", f"/root /home /var /run /sys {base}"), base) == "(it printed nothing)"
+
+
+@needs_sandbox
+def test_a_command_is_alone_in_its_namespaces_and_session(base: Path) -> None:
+    names = ["ipc", "mnt", "net", "pid", "uts"]
+    inside = executed(f"cd /proc/self/ns && readlink {' '.join(names)}", base).split()
+    outside = [str(Path(f"/proc/self/ns/{name}").readlink()) for name in names]
+    assert len({*inside, *outside}) == 2 * len(names)
+    assert executed("cut -d' ' -f6 /proc/self/stat", base) != "0", "0 is a session outside, with its terminal"
+
+
+@needs_sandbox
+@pytest.mark.parametrize("network", [False, True])
+def test_a_command_phones_home_only_where_the_operator_allows_the_network(base: Path, network: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as home, socket.socket(socket.AF_UNIX) as local:
+        local.bind(f"\0agentsd-{os.getpid()}-{network}")
+        local.listen()
+        addresses = [home.getsockname(), local.getsockname().decode()]
+        program = (
+            "import socket\n"
+            f"for address in {addresses}:\n"
+            "    kind = socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX\n"
+            "    try:\n"
+            "        socket.socket(kind).connect(address)\n"
+            "        print('connected')\n"
+            "    except OSError as error:\n"
+            "        print('refused')\n"
+        )
+        expected = "connected" if network else "refused"
+        assert executed(f"python3 -c {shlex.quote(program)}", base, network=network).split() == [expected] * 2
+
+
 @needs_sandbox
 @pytest.mark.parametrize(
     "command",
@@ -73,16 +118,13 @@ def test_a_command_cannot_read_what_no_tool_may_read(base: Path) -> None:
         "touch /project/docs/b",
         "rm /project/docs/a.txt",
         "echo x > /project/docs/.env",
-        "touch /project/b /b /usr/b /etc/b /dev/shm/b",
         "cat {base}/agentsd.yaml",
-        "ls /root /home /work /var /run /sys",
         "ln -s {base}/agentsd.yaml l && cat l",
         "cat /proc/1/root{base}/agentsd.yaml",
         "mount -t tmpfs none /project/docs",
         "chroot / true",
         "nsenter -t 1 -a true",
         "echo 1 > /proc/sys/kernel/panic",
-        "python3 -c \"import socket; socket.create_connection(('127.0.0.1', 80), 2)\"",
         "kill -9 {pid}",
         "test -e /proc/{pid}",
     ],
@@ -98,6 +140,11 @@ def test_a_command_reaches_nothing_else(base: Path, command: str) -> None:
 def test_a_program_with_the_bit_of_another_user_gets_no_rights(base: Path) -> None:
     command = "cp /usr/bin/id i && chmod 6755 i && ./i -u && find /usr/bin -perm -4000 -name su -exec {} -c id \\;"
     assert "uid=0" not in executed(command, base)
+    rights = executed("grep -E '^(Cap|NoNewPrivs)' /proc/self/status", base).split()
+    assert dict(zip(rights[::2], rights[1::2], strict=True)) == {
+        **{f"Cap{kind}:": "0" * 16 for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")},
+        "NoNewPrivs:": "1",
+    }
 
 
 @needs_sandbox
@@ -121,6 +168,9 @@ def test_a_command_has_no_secrets_of_its_parent(base: Path, monkeypatch: pytest.
         ("python3 -c 'bytearray(10**9)'", "MemoryError"),
         ("head -c 100000000 /dev/zero > /tmp/big; stat -c %s /tmp/big", "4194304"),
         ("head -c 100000000 /dev/zero > big; stat -c %s big", "4194304"),
+        ("for i in 1 2; do head -c 3000000 /dev/zero > /tmp/f$i; done", "No space left"),
+        ("for i in $(seq 60); do sleep 20 & done", "Cannot fork"),
+        ("bash -c 'ulimit -H -c -n -t' | grep -o '[0-9]*$' | xargs", "0 256 20"),
     ],
 )
 def test_a_command_ends_at_its_limits(base: Path, command: str, expected: str) -> None:
@@ -132,6 +182,18 @@ def test_a_command_ends_at_its_limits(base: Path, command: str, expected: str) -
 def test_a_command_that_fills_the_disk_with_many_files_is_stopped(base: Path) -> None:
     command = "for i in $(seq 50); do head -c 1000000 /dev/zero > f$i; done; sleep 100"
     assert "wrote more than 4 MB" in executed(command, base)
+
+
+@needs_sandbox
+def test_folders_with_too_many_files_are_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their files are searched for those that no tool may read before each command."""
+    for number in range(501):
+        (base / f"docs/.{number}").touch()
+    with pytest.raises(ToolError, match="more than 500 files that no tool may read"):
+        executed("true", base)
+    monkeypatch.setattr("framework.tools.child_processes._MAX_ENTRIES", 500)
+    with pytest.raises(ToolError, match="docs has more than 500 files: list smaller folders"):
+        executed("true", base)
 
 
 @needs_sandbox
