@@ -1,7 +1,8 @@
-"""Counts the files that one run passes through, and shows how they call each other.
+"""Counts the files that a behaviour passes through, and shows how they call each other.
 
-`python -m tests.support.walk` runs an agent for two turns with one tool call and prints, in the order in which they are
-entered, the files of the package that execute, and the pairs of files that call each other in both directions.
+`python -m tests.support.walk` counts the files of each walk. With the name of a walk, it prints the files that execute,
+in the order in which they are entered, and the pairs that call each other in both directions. Only the thread of the
+event loop is recorded, in a runtime that has already done the same once.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import framework
-from framework import Runtime, tool
+from framework import Approve, Runtime, tool
 from framework.testing import ScriptedModel, Turn, calls
+from tests.support.plans import draft, tool_step
 from tests.support.projects import agent, write
+from tests.support.runs_http import client_of
 
 PACKAGE = str(Path(framework.__file__).parent) + "/"
 
@@ -71,19 +74,82 @@ def recorded() -> Iterator[Walk]:
 @tool(risk="low")
 async def repeat(text: str) -> str:
     """Return the text."""
+    if text == "nothing":
+        raise ValueError("nothing to repeat")
     return text
 
 
-async def walk_of_one_run(root: Path) -> Walk:
-    """Record a run of two turns with one call of an async tool, in a runtime that has already done one."""
-    write(root, {"agents.d/a.yaml": agent("a")})
-    script: list[Turn] = [calls(("repeat", {"text": "one"})), "Done."] * 2
-    async with Runtime.open(root, tools=[repeat], watch=False, models={"scripted": ScriptedModel(*script)}) as runtime:
+CALL: list[Turn] = [calls(("repeat", {"text": "one"})), "Done."]
+FAILING = draft(tool_step("a", "repeat", text="nothing"), tool_step("b", "repeat", "a", text="two"))
+
+
+@asynccontextmanager
+async def _opened(root: Path, turns: list[Turn], store: str | None = None, **keys: str) -> AsyncIterator[Runtime]:
+    """Open a runtime with one agent and a model that answers twice with these turns."""
+    write(root, {"agents.d/a.yaml": agent("a", **keys)})
+    models = {"scripted": ScriptedModel(*turns, *turns)}
+    async with Runtime.open(root, tools=[repeat], watch=False, models=models, store=store) as runtime:
+        yield runtime
+
+
+async def walk_of_one_run(root: Path, turns: list[Turn] = CALL, **keys: str) -> Walk:
+    """Record a run of one agent, by default with two turns and one call of an async tool."""
+    async with _opened(root, turns, **keys) as runtime:
         await runtime.run("first")
         with recorded() as walk:
             result = await runtime.run("second")
     assert result.output == "Done."
     return walk
+
+
+def walk_of_a_denied_call(root: Path) -> Awaitable[Walk]:
+    """Record the same run if the policy denies the call for its arguments."""
+    return walk_of_one_run(root, skill_policy='{allow: ["*"], deny: [{tool: repeat, when: {text: one}}]}')
+
+
+def walk_of_a_failed_step(root: Path) -> Awaitable[Walk]:
+    """Record a run with a plan whose first step fails, and whose second one is skipped."""
+    return walk_of_one_run(root, [FAILING, "Done."], executor="plan", plan="{on_failure: skip}")
+
+
+async def walk_of_a_chat(root: Path) -> Walk:
+    """Record an answer that is streamed over HTTP."""
+    write(root, {"agents.d/a.yaml": agent("a")})
+    async with client_of(root, ScriptedModel("Done.", "Done.")) as client:
+        body = {"message": "hello", "stream": True}
+        await client.http.post("/agent/chat", json=body)
+        with recorded() as walk:
+            response = await client.http.post("/agent/chat", json=body)
+    assert "Done." in response.text
+    return walk
+
+
+async def walks_of_an_approved_call(root: Path) -> tuple[Walk, Walk]:
+    """Record a run that pauses for an approval in a SQLite file, and its resume by a runtime that is opened later."""
+    url, policy = f"sqlite:///{root}/runs.db", '{allow: ["*"], ask: [repeat]}'
+    async with _opened(root, CALL[:1], url, skill_policy=policy) as runtime:
+        runs = [await runtime.run("first")]
+        with recorded() as pause:
+            runs.append(await runtime.run("second"))
+    async with _opened(root, CALL[1:], url, skill_policy=policy) as runtime:
+        for run in runs:
+            with recorded() as resume:
+                result = await runtime.resume(run.run_id, {run.pending[0].id: Approve()})
+    assert result.output == "Done."
+    return pause, resume
+
+
+async def walks(root: Path) -> dict[str, Walk]:
+    """Record all walks, each in a project of its own."""
+    pause, resume = await walks_of_an_approved_call(root / "approved")
+    return {
+        "call": await walk_of_one_run(root / "call"),
+        "denied": await walk_of_a_denied_call(root / "denied"),
+        "chat": await walk_of_a_chat(root / "chat"),
+        "pause": pause,
+        "resume": resume,
+        "plan": await walk_of_a_failed_step(root / "plan"),
+    }
 
 
 def report(walk: Walk) -> Iterator[str]:
@@ -96,6 +162,14 @@ def report(walk: Walk) -> Iterator[str]:
         yield f"  {a} {there[0]} -> {there[1]} {b}, and back {back[0]} -> {back[1]}"
 
 
-if __name__ == "__main__":
+def main(names: list[str]) -> None:
+    """Print the reports of the named walks, or the number of files of each walk."""
     with tempfile.TemporaryDirectory() as folder:
-        sys.stdout.write("\n".join(report(asyncio.run(walk_of_one_run(Path(folder))))) + "\n")
+        found = asyncio.run(walks(Path(folder)))
+    lines = [line for name in names for line in (f"{name}:", *report(found[name]))]
+    lines = lines or [f"{name:8}{len(walk.files)} files" for name, walk in found.items()]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
