@@ -45,8 +45,7 @@ from framework.types.state import (
     RunResult,
     RunState,
 )
-from framework.types.strict_json import DATA_SUFFIX
-from framework.types.text import value_lines, visible
+from framework.types.text import DATA_SUFFIX, value_lines, visible
 
 if TYPE_CHECKING:
     from framework.store.store import Store

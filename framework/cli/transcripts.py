@@ -36,8 +36,7 @@ from framework.store.types import Conversation, ConversationQuery, RunInfo
 from framework.types.errors import RequestError
 from framework.types.messages import Message
 from framework.types.state import RunState
-from framework.types.strict_json import read_json
-from framework.types.text import did_you_mean, visible
+from framework.types.text import did_you_mean, read_json, visible
 
 if TYPE_CHECKING:
     from framework.store.store import Store

@@ -21,7 +21,7 @@ from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
 from framework.tools.skills import omitted_content
 from framework.types.errors import ToolError
 from framework.types.problem import Problem
-from framework.types.strict_json import DATA_SUFFIX
+from framework.types.text import DATA_SUFFIX
 from framework.types.tool_servers import DOCUMENTS_FOLDER
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"

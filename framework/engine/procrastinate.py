@@ -28,7 +28,7 @@ from framework.engine.runtime.background import PeriodicJob, Worker
 from framework.store.database import driver_options, parse_store_url
 from framework.store.types import EVERYTHING, OfferedRun, WorkScope
 from framework.types.errors import StoreError
-from framework.types.strict_json import content_digest
+from framework.types.text import content_digest
 
 log = logging.getLogger(__name__)
 

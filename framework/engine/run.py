@@ -53,8 +53,7 @@ from framework.types.events import ContentReceived
 from framework.types.messages import Message, ToolCall, late_guidance
 from framework.types.report import LimitUse
 from framework.types.state import RunState
-from framework.types.strict_json import read_json
-from framework.types.text import fix_surrogates
+from framework.types.text import fix_surrogates, read_json
 
 log = logging.getLogger(__name__)
 

@@ -49,8 +49,7 @@ from framework.types.state import (
     RunState,
     subject_of,
 )
-from framework.types.strict_json import DATA_SUFFIX, content_digest, read_object
-from framework.types.text import did_you_mean, one_line, shorten
+from framework.types.text import DATA_SUFFIX, content_digest, did_you_mean, one_line, read_object, shorten
 
 _ITEM = re.compile(r"^cases:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*([ ]*)- ", re.MULTILINE)
 _JUDGE_KEYS = ("expect", "judge", "model")

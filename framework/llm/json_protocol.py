@@ -42,8 +42,7 @@ from framework.types.errors import ModelError
 from framework.types.media import TextPart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, late_guidance
 from framework.types.spec import Protocol
-from framework.types.strict_json import read_json
-from framework.types.text import fix_surrogates, shorten
+from framework.types.text import fix_surrogates, read_json, shorten
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

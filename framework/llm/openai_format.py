@@ -18,8 +18,7 @@ from framework.llm.message_shape import Base64, missing_file, wire_schema
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import read_json, read_object
-from framework.types.text import fix_surrogates
+from framework.types.text import fix_surrogates, read_json, read_object
 
 MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
 """Limits of a tool's name and of a call's id, in which some servers embed data. Longer ones are cut."""

@@ -44,7 +44,7 @@ from framework.tools.logins import Account, account_at, login_name
 from framework.types.errors import AgentsdError, RequestError, ToolError, TriggerBusy, TriggerNotFound
 from framework.types.report import Status
 from framework.types.state import Approve
-from framework.types.strict_json import bytes_digest, content_digest, read_json
+from framework.types.text import bytes_digest, content_digest, read_json
 
 if TYPE_CHECKING:
     from framework.tools.mcp.login import BegunLogin

@@ -64,8 +64,7 @@ from framework.types.events import ConfirmationRequested, Event, Routed, RunPaus
 from framework.types.file import File
 from framework.types.messages import Message
 from framework.types.state import ClientTools, Confirmation, RunState
-from framework.types.strict_json import bytes_digest
-from framework.types.text import did_you_mean
+from framework.types.text import bytes_digest, did_you_mean
 
 log = logging.getLogger(__name__)
 _FIELDS: dict[str, str] = {

@@ -24,8 +24,7 @@ from framework.types.flat_schema import ANY_OBJECT
 from framework.types.media import TextPart
 from framework.types.messages import Message, ToolDefinition
 from framework.types.state import CLIENT_RESULT, ClientTools, Confirmation, Decision, Reject, Respond, RunState
-from framework.types.strict_json import canonical_call, content_digest
-from framework.types.text import fix_surrogates
+from framework.types.text import canonical_call, content_digest, fix_surrogates
 
 _MAX_METADATA = 16
 _Key = Annotated[str, Field(max_length=64)]

@@ -47,7 +47,7 @@ from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.setup import Scrape
 from framework.telemetry.spans import apply_inbound
 from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, RequestError, StoreError, TriggerPaused
-from framework.types.strict_json import bytes_digest, check_json_size, content_digest, read_json
+from framework.types.text import bytes_digest, check_json_size, content_digest, read_json
 
 log = logging.getLogger("agentsd.requests")
 _ERROR_CODE = "agentsd.error_code"

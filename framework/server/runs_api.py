@@ -64,7 +64,7 @@ from framework.types.state import (
     RunResult,
     RunState,
 )
-from framework.types.strict_json import content_digest
+from framework.types.text import content_digest
 
 _Limit = Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
 MAX_COMMENT_CHARS = 4000

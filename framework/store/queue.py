@@ -52,8 +52,7 @@ from framework.store.types import EVERYTHING, OPEN_STATUSES, Allowed, Deciders, 
 from framework.types.errors import ConversationBusy, DecisionRefused, IdempotencyConflict, QueueFull, RunBusy, RunTaken
 from framework.types.grant import Grant
 from framework.types.state import Decision, IdempotencyKey, RunRequest, RunState
-from framework.types.strict_json import content_digest
-from framework.types.text import storable, to_sql_text
+from framework.types.text import content_digest, storable, to_sql_text
 
 
 class Takeover:

@@ -34,8 +34,7 @@ from framework.types.errors import AgentsdError, RequestError, ToolError
 from framework.types.file import File
 from framework.types.http import backoff
 from framework.types.state import Approve, Decision, Respond
-from framework.types.strict_json import bytes_digest, check_json_size
-from framework.types.text import shorten
+from framework.types.text import bytes_digest, check_json_size, shorten
 from framework.types.tool_servers import A2aAgent
 
 BINDINGS = ("JSONRPC", "HTTP+JSON")

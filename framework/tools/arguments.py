@@ -20,8 +20,7 @@ from framework.types.flat_schema import (
     is_composed,
     resolve_reference,
 )
-from framework.types.strict_json import nesting_depth, read_json
-from framework.types.text import shorten
+from framework.types.text import nesting_depth, read_json, shorten
 
 if TYPE_CHECKING:
     import jsonschema_rs

@@ -25,7 +25,7 @@ from framework.tools.tool import ToolContext
 from framework.types.errors import Refused, ToolError
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.spec import CommandHook, HookPlace
-from framework.types.strict_json import read_json
+from framework.types.text import read_json
 from framework.types.tool_servers import SandboxLimits
 
 INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")

@@ -26,7 +26,7 @@ from framework.tools.conditions import (
 from framework.tools.files import BaseFolder
 from framework.tools.tool import Tool
 from framework.types.grant import MAX_CONDITION_CHARS, MAX_CONDITIONS, Grant, GrantCondition, OfferedWidth
-from framework.types.strict_json import call_digest
+from framework.types.text import call_digest
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 """A number in a text whose value everybody reads in the same way."""

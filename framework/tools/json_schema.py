@@ -17,8 +17,7 @@ from typing_extensions import is_typeddict
 from framework.types.errors import ToolError
 from framework.types.file import File
 from framework.types.flat_schema import resolve_reference
-from framework.types.strict_json import MAX_JSON_DEPTH, read_json
-from framework.types.text import shorten
+from framework.types.text import MAX_JSON_DEPTH, read_json, shorten
 
 _MAX_HOPS = 16
 """Maximum number of references and choices followed for one part of a value."""

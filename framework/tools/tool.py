@@ -47,7 +47,7 @@ from framework.types.installation import install_command
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 from framework.types.state import ConfirmationKind, Decision
-from framework.types.strict_json import content_digest, read_object
+from framework.types.text import content_digest, read_object
 from framework.types.tool_servers import SandboxLimits
 
 

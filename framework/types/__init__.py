@@ -23,6 +23,5 @@ In reading order; each module imports only from those below it:
     installation        The installed package: version, command that installs more, private folder for data.
     flat_schema         The properties of a JSON Schema in one list, whatever choices it is composed of.
     frozen              The base class of immutable data, and durations.
-    strict_json         Strict JSON parsing (unique keys, finite numbers, bounded size), and digests of values.
-    text                Text helpers: shorten, put on one line, suggest similar names.
+    text                Text for people and for stores, strict JSON (unique keys, bounded size), digests of values.
 """

@@ -24,7 +24,7 @@ from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.plan import PlanDraft
 from framework.types.spec import AgentName, PositiveInt, Regex, ToolPattern
 from framework.types.state import Approve, Decision, Edit, Reject, Respond
-from framework.types.strict_json import DATA_SUFFIX
+from framework.types.text import DATA_SUFFIX
 
 SUB_AGENT_PREFIX = "agent."
 Text = Annotated[str, StringConstraints(min_length=1)]

@@ -22,7 +22,7 @@ from framework.types.media import (
     is_complete,
     media_type_of,
 )
-from framework.types.strict_json import bytes_digest
+from framework.types.text import bytes_digest
 
 _SUPPORTED = "PNG, JPEG, GIF or WebP images, PDF, and WAV, MP3, Ogg or FLAC audio"
 _ALIASES = {

@@ -20,8 +20,7 @@ from pydantic import (
 
 from framework.types.frozen import Frozen
 from framework.types.media import MediaPart, MessagePart, described_text, joined_text, without_files
-from framework.types.strict_json import content_digest
-from framework.types.text import one_line
+from framework.types.text import content_digest, one_line
 
 WIRE_NAME_LENGTH = 64
 _WIRE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AliasChoices, Field, ValidationError
 
 from framework.types.frozen import Frozen
 from framework.types.spec import MAX_LOOP_ITEMS, Conditions, Risk, StepId
-from framework.types.strict_json import content_digest
+from framework.types.text import content_digest
 
 _StepT = TypeVar("_StepT", bound="StepDraft")
 StepStatus = Literal["open", "running", "done", "failed", "skipped"]

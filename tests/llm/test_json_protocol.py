@@ -31,7 +31,7 @@ from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.plan import PlanDraft
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import MAX_JSON_DEPTH
+from framework.types.text import MAX_JSON_DEPTH
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, calls, says, wire_server

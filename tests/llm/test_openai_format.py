@@ -24,8 +24,7 @@ from framework.llm.openai_format import (
 )
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import MAX_JSON_DEPTH
-from framework.types.text import fix_surrogates
+from framework.types.text import MAX_JSON_DEPTH, fix_surrogates
 from tests.support.cases import cases
 
 SEARCH = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object", "properties": {}})

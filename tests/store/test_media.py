@@ -20,7 +20,7 @@ from framework.types.file import File
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import Message
 from framework.types.state import RunState
-from framework.types.strict_json import bytes_digest
+from framework.types.text import bytes_digest
 from tests.support.cases import cases
 from tests.support.halts import PATIENCE, halted
 from tests.support.media import SAMPLES, pdf, png

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from framework import tool
 from framework.types.plan import Plan, PlanDraft
-from framework.types.strict_json import call_digest, canonical_call, repetition_key
+from framework.types.text import call_digest, canonical_call, repetition_key
 from tests.support.cases import cases
 
 DRAFT = {"goal": "g", "steps": [{"id": "a", "description": "pay", "tool": "pay", "parameters": {"amount": 5}}]}

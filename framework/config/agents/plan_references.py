@@ -16,8 +16,7 @@ from typing import Any, Final
 from framework.tools.json_schema import UNREADABLE, JsonSchema, is_of_type, parse_as, type_names
 from framework.types.errors import ToolError
 from framework.types.plan import PlanStep
-from framework.types.strict_json import read_json
-from framework.types.text import shorten
+from framework.types.text import read_json, shorten
 
 _REFERENCE = re.compile(
     r"\{\{\s*(?:steps\.([a-zA-Z0-9][a-zA-Z0-9_-]*)\.output|inputs\.([^\W\d]\w*)|item)"

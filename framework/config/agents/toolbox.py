@@ -43,7 +43,7 @@ from framework.types.errors import ConfigError
 from framework.types.installation import install_command, needs_only_extras
 from framework.types.problem import Problem
 from framework.types.redact import redact
-from framework.types.strict_json import bytes_digest
+from framework.types.text import bytes_digest
 from framework.types.tool_servers import A2aAgent, HttpTool, McpServer, OpenApi, SkillHost, Sources
 
 log = logging.getLogger(__name__)

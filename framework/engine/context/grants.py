@@ -42,7 +42,7 @@ from framework.types.grant import (
 )
 from framework.types.spec import RISKS, Rule
 from framework.types.state import Confirmation, Reject, RunState
-from framework.types.strict_json import content_digest
+from framework.types.text import content_digest
 
 if TYPE_CHECKING:
     from framework.store.run_links import StoredGrants

@@ -52,8 +52,7 @@ from framework.types.redact import redact
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, RunWarning, WarningCode
 from framework.types.spec import HookPlace
 from framework.types.state import Confirmation, Decision, RunState
-from framework.types.strict_json import content_digest
-from framework.types.text import did_you_mean
+from framework.types.text import content_digest, did_you_mean
 
 if TYPE_CHECKING:
     from framework.store.notes import Notes

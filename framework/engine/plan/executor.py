@@ -47,7 +47,7 @@ from framework.types.messages import Message, late_guidance
 from framework.types.plan import ApprovalScope, FixedDraft, FixedStep, Plan, PlanStep, Preflight
 from framework.types.spec import RISKS
 from framework.types.state import STEP_PREFIX, Approve, Confirmation, Decision, Edit, Reject, Respond
-from framework.types.strict_json import call_digest, canonical_call
+from framework.types.text import call_digest, canonical_call
 
 
 async def plan(run: Run) -> str:

@@ -44,8 +44,7 @@ from framework.types.state import (
     RunRequest,
     RunState,
 )
-from framework.types.strict_json import MAX_JSON_DEPTH, read_json
-from framework.types.text import InputText, did_you_mean, fix_surrogates
+from framework.types.text import MAX_JSON_DEPTH, InputText, did_you_mean, fix_surrogates, read_json
 
 if TYPE_CHECKING:
     from framework.llm.message_formats import Form

@@ -70,8 +70,15 @@ from framework.types.messages import HOST, Message, ToolCall, ToolResult, origin
 from framework.types.plan import PlanDraft
 from framework.types.redact import redact_data
 from framework.types.state import EXPIRED, Approve, CallRecord, Confirmation, Edit, Reject, Respond, RunState
-from framework.types.strict_json import canonical_call, content_digest, has_more_values, repetition_key
-from framework.types.text import did_you_mean, fix_surrogates, shorten
+from framework.types.text import (
+    canonical_call,
+    content_digest,
+    did_you_mean,
+    fix_surrogates,
+    has_more_values,
+    repetition_key,
+    shorten,
+)
 
 log = logging.getLogger(__name__)
 

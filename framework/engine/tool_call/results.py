@@ -42,8 +42,7 @@ from framework.types.plan import read_items
 from framework.types.redact import redact, redact_data
 from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import CLIENT_RESULT, Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
-from framework.types.strict_json import MAX_JSON_DEPTH, call_digest, nesting_depth
-from framework.types.text import fix_surrogates
+from framework.types.text import MAX_JSON_DEPTH, call_digest, fix_surrogates, nesting_depth
 
 log = logging.getLogger(__name__)
 

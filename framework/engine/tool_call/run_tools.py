@@ -37,8 +37,7 @@ from framework.types.errors import ToolError
 from framework.types.events import HandedOff
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import CallRecord, ScriptRecord
-from framework.types.strict_json import MAX_OBJECT_CHARS, read_object, repetition_key
-from framework.types.text import did_you_mean, shorten
+from framework.types.text import MAX_OBJECT_CHARS, did_you_mean, read_object, repetition_key, shorten
 
 # Tools that are found stay in the requests of the run, after the others. Results are read by the id of their call,
 # those of this run only: a step of a plan also reads the results of the run that it is part of, whose starts it has

@@ -53,8 +53,7 @@ from framework.types.errors import ConfigError, ToolError
 from framework.types.http import Method
 from framework.types.redact import MASK
 from framework.types.spec import Risk
-from framework.types.strict_json import bytes_digest, read_json
-from framework.types.text import shorten
+from framework.types.text import bytes_digest, read_json, shorten
 from framework.types.tool_servers import ApiAuth, HttpTool, OAuth, OpenApi
 
 _RISKS: Mapping[Method, Risk] = {"GET": "low", "HEAD": "low", "DELETE": "high"}

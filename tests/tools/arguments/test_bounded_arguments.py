@@ -22,7 +22,7 @@ from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_m
 from framework.tools.json_schema import repair_arguments
 from framework.types.errors import ConfigError
 from framework.types.messages import ToolCall
-from framework.types.strict_json import MAX_OBJECT_CHARS, MAX_OBJECT_VALUES
+from framework.types.text import MAX_OBJECT_CHARS, MAX_OBJECT_VALUES
 from tests.support.cases import cases
 from tests.support.growth import assert_alike, assert_linear
 from tests.support.projects import agent, write

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.types.strict_json import MAX_JSON_DEPTH, check_json_size, has_more_values, nesting_depth, read_json
+from framework.types.text import MAX_JSON_DEPTH, check_json_size, has_more_values, nesting_depth, read_json
 from tests.support.cases import cases
 
 TEXTS = st.text() | st.text(alphabet='[]{},"\\: ')
