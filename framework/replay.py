@@ -29,8 +29,7 @@ from framework.store.types import StoredRun
 from framework.store.url import memory_store
 from framework.tools.arguments import SchemaArguments
 from framework.tools.declaration import Extension
-from framework.tools.tool import SourceKind, Tool, ToolContext
-from framework.tools.tool_source import source_of
+from framework.tools.tool import SourceKind, Tool, ToolContext, source_of
 from framework.tools.toolset import Toolset
 from framework.types.errors import AgentNotFound, ConfigError, ModelError, Paused, Refused, ToolError
 from framework.types.messages import Message, ToolCall, ToolDefinition, ToolResult, Usage

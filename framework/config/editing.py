@@ -20,20 +20,13 @@ from yaml.events import CollectionEndEvent, CollectionStartEvent, MappingStartEv
 
 from framework.config.api_keys import ApiKey
 from framework.config.overlay import is_settings_file
-from framework.config.snapshot import (
-    AGENTS,
-    PLUGINS,
-    PROJECT_FOLDERS,
-    PROMPTS,
-    TRIGGERS,
-    is_read_below,
-    source_digest,
-)
+from framework.config.snapshot import AGENTS, PLUGINS, PROJECT_FOLDERS, PROMPTS, TRIGGERS, is_read_below
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.config.yaml.parse import mask_key_like
 from framework.tools.files import SKILL_FILES
 from framework.tools.skills import is_omitted
 from framework.types.redact import MASK, redact
+from framework.types.text import source_digest
 
 SECRET_SETTINGS = (
     *("models.*.api_key", "models.*.extra_body", "models.*.headers"),

@@ -9,7 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from itertools import islice
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -21,7 +21,7 @@ from framework.tools.openapi.document import MAX_API_DOCUMENT_BYTES
 from framework.tools.skills import omitted_content
 from framework.types.errors import ToolError
 from framework.types.problem import Problem
-from framework.types.text import DATA_SUFFIX
+from framework.types.text import DATA_SUFFIX, source_digest
 from framework.types.tool_servers import DOCUMENTS_FOLDER
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
@@ -116,15 +116,6 @@ def _is_in(path: str, folder: str) -> bool:
 def is_case_file(path: str) -> bool:
     """Return whether a file next to the agents contains test cases."""
     return path.endswith((*TEST_SUFFIXES, DATA_SUFFIX)) and _is_in(path, AGENTS)
-
-
-def source_digest(*parts: bytes | str) -> str:
-    """Return a 64-bit digest of the parts, in hexadecimal."""
-    digest = blake2b(digest_size=8)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()
 
 
 def build_snapshot(files: Mapping[str, bytes], problems: Iterable[Problem], cases: Cases) -> Snapshot:

@@ -24,15 +24,7 @@ from framework.llm.message_shape import (
     missing_file,
     wire_schema,
 )
-from framework.llm.openai_format import (
-    PARAGRAPH,
-    parse_call,
-    reported_cost,
-    to_wire_name,
-    token_count,
-    tool_names,
-    wire_names,
-)
+from framework.llm.openai_format import PARAGRAPH, reported_cost, to_wire_name, token_count, tool_names, wire_names
 from framework.llm.provider_client import (
     FinishReasons,
     ProviderClient,
@@ -46,7 +38,7 @@ from framework.llm.provider_client import (
 from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.types.errors import ModelError
 from framework.types.media import MessagePart, TextPart
-from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage
+from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage, parse_call
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 

@@ -18,7 +18,6 @@ from framework.llm.message_shape import gemini_parameters, leading_instructions,
 from framework.llm.openai_format import (
     FOREIGN_SIGNATURE,
     origin_of_files,
-    parse_call,
     to_wire_name,
     token_count,
     tool_names,
@@ -29,7 +28,7 @@ from framework.llm.provider_errors import message_in, parse_retry_after
 from framework.types.errors import ModelError
 from framework.types.http import trusted_certificates
 from framework.types.media import MediaPart, MessagePart
-from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage, parse_call
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 

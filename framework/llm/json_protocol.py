@@ -32,7 +32,6 @@ from framework.llm.openai_format import (
     chat_to_message,
     chat_to_tool,
     message_to_chat,
-    parse_call,
     tool_names,
     usage_to_chat,
     wire_names,
@@ -40,7 +39,7 @@ from framework.llm.openai_format import (
 from framework.llm.provider_client import has_visible_text, require_content
 from framework.types.errors import ModelError
 from framework.types.media import TextPart
-from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, late_guidance
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, late_guidance, parse_call
 from framework.types.spec import Protocol
 from framework.types.text import fix_surrogates, read_json, shorten
 

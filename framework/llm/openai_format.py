@@ -16,12 +16,22 @@ from typing import Any
 from framework.llm.capabilities import CallSignatures
 from framework.llm.message_shape import Base64, missing_file, wire_schema
 from framework.types.media import MessagePart, TextPart
-from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
+from framework.types.messages import (
+    MAX_ID_CHARS,
+    MAX_NAME_CHARS,
+    WIRE_NAME_LENGTH,
+    Message,
+    Reasoning,
+    ToolCall,
+    ToolDefinition,
+    Usage,
+    parse_call,
+    truncated,
+    wire_name,
+)
 from framework.types.spec import ModelSettings
-from framework.types.text import fix_surrogates, read_json, read_object
+from framework.types.text import fix_surrogates, read_json
 
-MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
-"""Limits of a tool's name and of a call's id, in which some servers embed data. Longer ones are cut."""
 MAX_TOKEN_COUNT = 1_000_000_000
 """A larger number in one call is not a token count."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -51,22 +61,6 @@ _TICKS_PER_DOLLAR = 10_000_000_000
 _AUDIO = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
-
-
-def unique_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """Return the calls of one reply without duplicates, which have the same id, tool and arguments."""
-    if len(calls) < 2:
-        return tuple(calls)
-    unique: list[ToolCall] = []
-    for call in calls:
-        same_id = (other for other in unique if call.id and other.id == call.id)
-        if not any(_content(other) == _content(call) for other in same_id):
-            unique.append(call)
-    return tuple(unique)
-
-
-def _content(call: ToolCall) -> str:
-    return json.dumps([call.tool, call.arguments, call.invalid], sort_keys=True, default=str)  # 1 is not True here
 
 
 def wire_names(definitions: Iterable[ToolDefinition]) -> dict[str, str]:
@@ -212,36 +206,14 @@ def chat_to_message(
 
 def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
     """Return a tool call of the API; arguments that cannot be parsed make it invalid."""
-    call_id = _truncated(chat.get("id"), MAX_ID_CHARS)
+    call_id = truncated(chat.get("id"), MAX_ID_CHARS)
     if chat.get("type") == "custom":
-        tool = _truncated(_mapping(chat.get("custom")).get("name"), MAX_NAME_CHARS)
+        tool = truncated(_mapping(chat.get("custom")).get("name"), MAX_NAME_CHARS)
         problem = "a custom tool call contains text: call the function with named arguments"
         return ToolCall(id=call_id, tool=names.get(tool, tool), invalid=problem)
     function = _mapping(chat.get("function"))
-    tool = _truncated(function.get("name"), MAX_NAME_CHARS)
+    tool = truncated(function.get("name"), MAX_NAME_CHARS)
     return parse_call(call_id, names.get(tool, tool), function.get("arguments"))
-
-
-def revalidate_call(call: ToolCall) -> ToolCall:
-    """Return a call from any client, validated as strictly as one from an API; invalid arguments make it invalid."""
-    name, call_id = _truncated(call.tool, MAX_NAME_CHARS), _truncated(call.id, MAX_ID_CHARS)
-    if call.invalid:
-        return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
-    return parse_call(call_id, name, call.arguments)
-
-
-def parse_call(call_id: str, tool: str, arguments: object) -> ToolCall:
-    """Return a call with its arguments parsed strictly: one JSON object, unique keys, finite numbers. Never raises.
-
-    Some servers send an object instead of JSON text, and nothing for a call without arguments; both are accepted.
-    """
-    try:
-        text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
-        return ToolCall(id=call_id, tool=tool, arguments=read_object(text) if text.strip() else {})
-    except (ValueError, TypeError) as error:
-        return ToolCall(id=call_id, tool=tool, invalid=f"the arguments are not one JSON object: {error}")
-    except RecursionError:  # from an object that a server sent instead of JSON text
-        return ToolCall(id=call_id, tool=tool, invalid="the arguments are nested too deeply")
 
 
 def usage_to_chat(usage: Usage) -> dict[str, Any]:
@@ -379,10 +351,6 @@ def _opaque_fields(chat: Mapping[str, Any]) -> dict[str, Any]:
             except (ValueError, RecursionError):
                 continue
     return found
-
-
-def _truncated(text: object, max_chars: int) -> str:
-    return fix_surrogates(str(text or "")[:max_chars])
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

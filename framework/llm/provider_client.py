@@ -12,10 +12,10 @@ from uuid import uuid4
 from framework.llm.answer_text import split_thoughts
 from framework.llm.capabilities import Capabilities, OpenAIApi, with_cost
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest, served_model
-from framework.llm.openai_format import OPAQUE_FIELDS, REASONING_FIELDS, content_text, unique_calls
+from framework.llm.openai_format import OPAQUE_FIELDS, REASONING_FIELDS, content_text
 from framework.llm.provider_errors import ProviderErrors, option_secrets
 from framework.types.errors import ModelError
-from framework.types.messages import Message, ToolCall, Usage
+from framework.types.messages import Message, ToolCall, Usage, unique_calls
 from framework.types.text import fix_surrogates
 
 T = TypeVar("T")

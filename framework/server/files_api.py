@@ -20,16 +20,7 @@ from framework.config.generations.generation import Candidate, Generation, Previ
 from framework.config.generations.history import FileChange, HistoryEntry
 from framework.config.overlay import is_settings_file
 from framework.config.schema import SCHEMAS, SchemaKind, names_of
-from framework.config.snapshot import (
-    AGENTS,
-    API_DOCUMENTS,
-    PLUGINS,
-    PROMPTS,
-    TRIGGERS,
-    Snapshot,
-    is_case_file,
-    source_digest,
-)
+from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, TRIGGERS, Snapshot, is_case_file
 from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 from framework.server.errors import (
     EditConflict,
@@ -70,6 +61,7 @@ from framework.types.errors import ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Change, Problem
 from framework.types.redact import redact
+from framework.types.text import source_digest
 
 log = logging.getLogger(__name__)
 MAX_SHOWN_FILES = 100

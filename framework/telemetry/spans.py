@@ -48,7 +48,6 @@ from framework.types.report import (
     SpanLink,
     SpanRecord,
     TraceContext,
-    parse_link,
 )
 from framework.types.spec import CONTENT_MODES, ContentMode
 from framework.types.state import Confirmation
@@ -236,6 +235,12 @@ SpanIds = tuple[str, str, int]
 """Trace id and span id in hexadecimal, and the flags, as in W3C trace context."""
 
 
+def _link(traceparent: str, kind: str) -> SpanLink | None:
+    """Return a link of this kind to the span of a W3C `traceparent`, or None if it has another format."""
+    parts = traceparent.split("-")
+    return SpanLink(parts[1], parts[2], {names.LINK_TYPE: kind}) if len(parts) == 4 else None
+
+
 def _without_none(attributes: OptionalAttributes) -> Mapping[str, AttributeValue]:
     if None in attributes.values():
         return {key: value for key, value in attributes.items() if value is not None}
@@ -343,7 +348,7 @@ class TraceSpan:
 
     def add_link(self, traceparent: str, kind: str) -> None:
         """Link the span to the one with this W3C `traceparent`; an empty or invalid one is ignored."""
-        link = parse_link(traceparent, kind, names.LINK_TYPE)
+        link = _link(traceparent, kind)
         if link is None:
             return
         target = SpanContext(int(link.trace_id, 16), int(link.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))

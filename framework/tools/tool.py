@@ -91,6 +91,8 @@ def noop_span(
     return nullcontext(_NoopSpan())
 
 
+_SERVER_PREFIXES = ("agent", "mcp", "skill")
+"""First parts of the names of tools of other agents, servers and skills, whose second part is the source."""
 MAX_SESSION_CHARS = 64 * 1024
 """Maximum size of all values together, as JSON."""
 
@@ -271,6 +273,15 @@ class ToolContext:
 def idempotency_key(run_id: str, call_id: str) -> str:
     """Return the key of a call for services that accept idempotency keys."""
     return f"{run_id}:{call_id}"
+
+
+def source_of(tool: str) -> str:
+    """Return the source in a tool's name: `mcp.docs` for `mcp.docs.search` or `mcp.docs.*`, `billing` of `billing.pay`.
+
+    APIs have no common prefix, so for other tools than those of servers it may be the name of no source.
+    """
+    parts = tool.split(".")
+    return ".".join(parts[:2]) if parts[0] in _SERVER_PREFIXES else parts[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from framework.tools.arguments import SchemaArguments
 from framework.tools.conditions import LocationKind, declared_in_schema
 from framework.tools.http import HttpClient, HttpReply, UrlRefused, WebUrl, parse_http_url, validate_headers
-from framework.tools.tool import Tool, ToolContext
+from framework.tools.tool import Tool, ToolContext, source_of
 from framework.tools.toolset import CLIENT
 from framework.types.errors import ConfigError, ToolError
 from framework.types.installation import write_private_file
@@ -36,7 +36,6 @@ _CLIENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
 _MAX_RETRY_SECONDS = 60.0
-_SERVER_PREFIXES = ("agent", "mcp", "skill")
 
 RemoteCall = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
 """Calls a tool of a server with validated arguments. Raises ToolError for errors that the model can act on."""
@@ -153,15 +152,6 @@ def configured_headers(headers: Mapping[str, str]) -> dict[str, str]:
         return validate_headers(headers)
     except ToolError as error:
         raise ConfigError(error.message) from None
-
-
-def source_of(tool: str) -> str:
-    """Return the source in a tool's name: `mcp.docs` for `mcp.docs.search` or `mcp.docs.*`, `billing` of `billing.pay`.
-
-    APIs have no common prefix, so for other tools than those of servers it may be the name of no source.
-    """
-    parts = tool.split(".")
-    return ".".join(parts[:2]) if parts[0] in _SERVER_PREFIXES else parts[0]
 
 
 async def request_in_span(

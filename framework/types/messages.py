@@ -20,9 +20,11 @@ from pydantic import (
 
 from framework.types.frozen import Frozen
 from framework.types.media import MediaPart, MessagePart, described_text, joined_text, without_files
-from framework.types.text import content_digest, one_line
+from framework.types.text import content_digest, fix_surrogates, one_line, read_object
 
 WIRE_NAME_LENGTH = 64
+MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
+"""Limits of a tool's name and of a call's id, in which some servers embed data. Longer ones are cut."""
 _WIRE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _NOT_IN_KEYS = re.compile(r"[^a-zA-Z0-9_.-]")
 
@@ -260,6 +262,49 @@ def original_keys(arguments: Mapping[str, Any], declared: Mapping[str, Any]) -> 
     keys = wire_keys(declared)
     restored = {name if name in declared else keys.get(name, name): value for name, value in arguments.items()}
     return restored if len(restored) == len(arguments) else arguments
+
+
+def revalidate_call(call: ToolCall) -> ToolCall:
+    """Return a call from any client, validated as strictly as one from an API; invalid arguments make it invalid."""
+    name, call_id = truncated(call.tool, MAX_NAME_CHARS), truncated(call.id, MAX_ID_CHARS)
+    if call.invalid:
+        return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
+    return parse_call(call_id, name, call.arguments)
+
+
+def parse_call(call_id: str, tool: str, arguments: object) -> ToolCall:
+    """Return a call with its arguments parsed strictly: one JSON object, unique keys, finite numbers. Never raises.
+
+    Some servers send an object instead of JSON text, and nothing for a call without arguments; both are accepted.
+    """
+    try:
+        text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+        return ToolCall(id=call_id, tool=tool, arguments=read_object(text) if text.strip() else {})
+    except (ValueError, TypeError) as error:
+        return ToolCall(id=call_id, tool=tool, invalid=f"the arguments are not one JSON object: {error}")
+    except RecursionError:  # from an object that a server sent instead of JSON text
+        return ToolCall(id=call_id, tool=tool, invalid="the arguments are nested too deeply")
+
+
+def truncated(text: object, max_chars: int) -> str:
+    """Return the text of a name or an id, cut to a length, without lone surrogates."""
+    return fix_surrogates(str(text or "")[:max_chars])
+
+
+def unique_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """Return the calls of one reply without duplicates, which have the same id, tool and arguments."""
+    if len(calls) < 2:
+        return tuple(calls)
+    unique: list[ToolCall] = []
+    for call in calls:
+        same_id = (other for other in unique if call.id and other.id == call.id)
+        if not any(_identity(other) == _identity(call) for other in same_id):
+            unique.append(call)
+    return tuple(unique)
+
+
+def _identity(call: ToolCall) -> str:
+    return json.dumps([call.tool, call.arguments, call.invalid], sort_keys=True, default=str)  # 1 is not True here
 
 
 MAX_MESSAGE_CHARS = 1_000_000

@@ -265,18 +265,6 @@ class SpanRecord:
     links: tuple[SpanLink, ...] = ()
 
 
-def parse_link(traceparent: str, kind: str, attribute: str) -> SpanLink | None:
-    """Return a link to the span of a W3C `traceparent`, or None if it has another format.
-
-    Args:
-        traceparent: `00-TRACE-SPAN-FLAGS`.
-        kind: value of the link's attribute.
-        attribute: name of the link's attribute.
-    """
-    parts = traceparent.split("-")
-    return SpanLink(parts[1], parts[2], {attribute: kind}) if len(parts) == 4 else None
-
-
 WaitingReason = Literal["capacity", "no_worker", "conversation", "limit", "handed_on", "released"]
 """Why runs wait: for a process with free capacity (`capacity`), because no live process executes runs of this queue or
 agent (`no_worker`), for another run of their conversation, for a limit, because a process handed them on, or because

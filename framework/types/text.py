@@ -228,6 +228,15 @@ def bytes_digest(data: bytes) -> str:
     return blake2b(data, digest_size=_BYTES).hexdigest()
 
 
+def source_digest(*parts: bytes | str) -> str:
+    """Return a 64-bit digest of the parts, in hexadecimal."""
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
 def canonical_call(tool: str, arguments: dict[str, Any]) -> str:
     """Return a tool call as JSON with sorted keys, the text that its digest is computed from."""
     return _CANONICAL.encode([tool, arguments])

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from framework.config import editing
 from framework.config.editing import FileChanged, edit_refusal, write_if_unchanged
-from framework.config.snapshot import source_digest, take_snapshot
+from framework.config.snapshot import take_snapshot
+from framework.types.text import source_digest
 from tests.support.cases import cases, each
 from tests.support.paths import ROOT
 

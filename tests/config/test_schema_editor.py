@@ -13,8 +13,8 @@ import pytest
 from framework import Runtime
 from framework.cli.init import copy_starter
 from framework.cli.project import refresh_schemas
-from framework.config.snapshot import source_digest
 from framework.config.yaml.parse import ParseError, parse_agent
+from framework.types.text import source_digest
 from tests.support.editor import SERVER, Editor, Mistake, editor, node
 from tests.support.projects import write
 

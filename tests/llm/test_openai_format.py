@@ -14,7 +14,6 @@ from framework.llm.openai_format import (
     chat_to_usage,
     content_text,
     message_to_chat,
-    parse_call,
     settings_to_chat,
     tool_choice_to_chat,
     tool_names,
@@ -22,7 +21,7 @@ from framework.llm.openai_format import (
     usage_to_chat,
     wire_names,
 )
-from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage, parse_call
 from framework.types.spec import ModelSettings
 from framework.types.text import MAX_JSON_DEPTH, fix_surrogates
 from tests.support.cases import cases

@@ -15,8 +15,8 @@ import pytest
 from fastapi import FastAPI
 
 from framework import Runtime
-from framework.config.snapshot import source_digest
 from framework.server import router
+from framework.types.text import source_digest
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 

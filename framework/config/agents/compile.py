@@ -33,8 +33,8 @@ from framework.tools.child_processes import command_hook, program_problem
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, has_argument, takes_text, yaml_text
 from framework.tools.declaration import Extension
 from framework.tools.scripts import SCRIPT_TOOL, is_function
-from framework.tools.tool import BY_KEY, Tool
-from framework.tools.tool_source import client_tool, source_of
+from framework.tools.tool import BY_KEY, Tool, source_of
+from framework.tools.tool_source import client_tool
 from framework.tools.toolset import CLIENT, Toolset, matching_names
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits

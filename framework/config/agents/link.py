@@ -32,16 +32,15 @@ from framework.config.agents.models import (
     price_problems,
 )
 from framework.config.agents.toolbox import Toolbox, find_problems, problem_from_exception
-from framework.config.snapshot import source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.agent_keys import TOP_LEVEL, path_in_file, read_agent_keys
 from framework.config.yaml.document import Document, DocumentError, KeyPath, PackedMarks, read_document
 from framework.config.yaml.parse import JsonObject, ParseError, get_dotted, merge_valid
-from framework.tools.tool import BY_KEY
-from framework.tools.tool_source import source_of
+from framework.tools.tool import BY_KEY, source_of
 from framework.tools.toolset import filter_tools, matching_names
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, SkillPolicy
+from framework.types.text import source_digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from framework.config.templates.prompt_check import PLAN_TEMPLATE
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import has_argument, location_kind
-from framework.tools.tool import Tool
-from framework.tools.tool_source import source_of
+from framework.tools.tool import Tool, source_of
 from framework.tools.toolset import CLIENT, TOOL_SEARCH, PlacedRule, Toolset, matching_names
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef

@@ -25,8 +25,7 @@ from framework.config.yaml.document import Document, KeyPath
 from framework.tools.arguments import ArgumentsError, SchemaArguments
 from framework.tools.conditions import CONDITION_FORMS, condition_fault, rule_matches
 from framework.tools.json_schema import JsonSchema, type_names
-from framework.tools.tool import Tool
-from framework.tools.tool_source import source_of
+from framework.tools.tool import Tool, source_of
 from framework.tools.toolset import Toolset
 from framework.types.messages import ToolDefinition
 from framework.types.plan import Plan, PlanStep, is_item_id

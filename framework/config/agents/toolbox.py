@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
-from framework.config.snapshot import source_digest
 from framework.config.yaml.document import Document, DocumentError, read_document
 from framework.config.yaml.parse import (
     ParseError,
@@ -36,14 +35,14 @@ from framework.tools.openapi.source import ApiSource, BuiltApi, build_api, build
 from framework.tools.plugin_trial import TrialNotStarted, try_plugins
 from framework.tools.plugins import Plugin, PluginError, PluginLoader, is_plugin, plugin_files
 from framework.tools.skills import AgentSkill
-from framework.tools.tool import Tool
-from framework.tools.tool_source import ContractChange, Contracts, source_of
+from framework.tools.tool import Tool, source_of
+from framework.tools.tool_source import ContractChange, Contracts
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
 from framework.types.installation import install_command, needs_only_extras
 from framework.types.problem import Problem
 from framework.types.redact import redact
-from framework.types.text import bytes_digest
+from framework.types.text import bytes_digest, source_digest
 from framework.types.tool_servers import A2aAgent, HttpTool, McpServer, OpenApi, SkillHost, Sources
 
 log = logging.getLogger(__name__)

@@ -41,7 +41,7 @@ from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.overlay import SETTINGS_FILE, SettingsSource, is_settings_file, settings_source
 from framework.config.settings import Settings, unset_key_problems
-from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot, source_digest
+from framework.config.snapshot import AGENTS, API_DOCUMENTS, PLUGINS, PROMPTS, Snapshot
 from framework.config.templates.prompts import Prompts
 from framework.config.triggers import TriggerCache
 from framework.config.yaml.document import Document
@@ -54,6 +54,7 @@ from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.problem import Change, Problem
 from framework.types.spec import AgentSpec
+from framework.types.text import source_digest
 from framework.types.tool_servers import SandboxLimits
 
 _UNSET_KEY = {"severity": "warning", "hint": "set it: no client has this key, and `agentsd serve` does not start"}

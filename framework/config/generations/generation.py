@@ -17,7 +17,7 @@ from framework.config.agents.skills import read_skill
 from framework.config.agents.toolbox import ExternalTools, Toolbox, problem_from_exception
 from framework.config.overlay import SETTINGS_FILE
 from framework.config.settings import ComparisonGate, ReloadSettings, Settings
-from framework.config.snapshot import Cases, Snapshot, source_digest
+from framework.config.snapshot import Cases, Snapshot
 from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.triggers import LoadedTrigger, trigger_changes
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
@@ -28,6 +28,7 @@ from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, ConfigError
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Change, ChangeEffect, Problem
+from framework.types.text import source_digest
 
 
 @dataclass(frozen=True, slots=True)

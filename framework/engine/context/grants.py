@@ -19,7 +19,6 @@ from framework.config.agents.compile import Agent
 from framework.config.api_keys import ApiKey
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.config.snapshot import source_digest
 from framework.engine.context.policy import Policy, Verdict
 from framework.store.types import GrantQuery, RunQuery
 from framework.tools.conditions import policy_views, rule_matches
@@ -42,7 +41,7 @@ from framework.types.grant import (
 )
 from framework.types.spec import RISKS, Rule
 from framework.types.state import Confirmation, Reject, RunState
-from framework.types.text import content_digest
+from framework.types.text import content_digest, source_digest
 
 if TYPE_CHECKING:
     from framework.store.run_links import StoredGrants

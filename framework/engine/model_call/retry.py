@@ -56,7 +56,7 @@ from framework.llm.message_shape import blamed_tool, estimate_tokens, message_to
 from framework.llm.provider_client import require_content
 from framework.telemetry import names
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
-from framework.tools.tool_source import source_of
+from framework.tools.tool import source_of
 from framework.types.errors import ConfigError, ModelError
 from framework.types.events import ContentReceived, Thought
 from framework.types.http import backoff

@@ -27,14 +27,13 @@ from framework.engine.run import Run
 from framework.engine.tool_call.call import repair_plan
 from framework.engine.tool_call.results import describe_output, describe_unfinished, observation, tool_message
 from framework.llm.message_shape import estimate_tokens
-from framework.llm.openai_format import revalidate_call
 from framework.telemetry import names
 from framework.telemetry.spans import TraceSpan, record_pending
 from framework.tools.tool import Tool
 from framework.tools.toolset import TOOL_SEARCH
 from framework.types.errors import LimitExceeded, StepFailed, ToolError
 from framework.types.events import PlanProposed
-from framework.types.messages import Message, ToolCall, Usage, late_guidance
+from framework.types.messages import Message, ToolCall, Usage, late_guidance, revalidate_call
 from framework.types.plan import Estimate, FixedStep, Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepStatus
 from framework.types.spec import RISKS, ApprovalFrom, PlanSettings, Risk
 from framework.types.state import CallRecord, Confirmation, Decision, RunState

@@ -54,7 +54,7 @@ from framework.telemetry.spans import Content, Spans, log_as_run
 from framework.tools.mcp.source import McpSource
 from framework.tools.remote_sources import A2aSource
 from framework.tools.threads import ToolThreads
-from framework.tools.tool_source import source_of
+from framework.tools.tool import source_of
 from framework.types.errors import StoreError
 from framework.types.events import ContentReceived, Routed, Thought, Warned
 from framework.types.state import Confirmation, RunResult, RunState

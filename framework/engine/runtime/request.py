@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.templates.prompt_check import placeholders
-from framework.llm.openai_format import content_text, revalidate_call
+from framework.llm.openai_format import content_text
 from framework.tools.arguments import SchemaArguments
 from framework.tools.form import checked_values
 from framework.tools.tool_source import client_tool
@@ -28,7 +28,7 @@ from framework.types.file import File, media_parts
 from framework.types.flat_schema import ANY_OBJECT
 from framework.types.grant import Remember
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, MessagePart, TextPart, file_size
-from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, ToolDefinition, is_unicode
+from framework.types.messages import MAX_MESSAGE_CHARS, Message, ToolCall, ToolDefinition, is_unicode, revalidate_call
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import (
     MAX_PRIORITY,

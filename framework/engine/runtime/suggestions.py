@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 from framework.config.agents.compile import Agent, compile_agent
 from framework.config.generations.generation import Generation
-from framework.config.snapshot import source_digest
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.config.yaml.text_edits import NotEditable, RuleEdit, edit_rules
 from framework.engine.context.policy import agent_verdict
@@ -31,6 +30,7 @@ from framework.tools.files import BaseFolder
 from framework.tools.tool import Tool
 from framework.types.frozen import Frozen
 from framework.types.spec import RISKS, Rule, is_glob
+from framework.types.text import source_digest
 
 AT_LEAST = 5
 """Number of approvals, or of rejections, from which on a rule is proposed."""

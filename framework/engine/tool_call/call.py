@@ -48,7 +48,6 @@ from framework.engine.tool_call.run_tools import call_handoff, call_run_tool, re
 from framework.llm.capabilities import Capabilities
 from framework.llm.json_protocol import needs_json_protocol
 from framework.llm.message_shape import estimate_tokens
-from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
@@ -66,7 +65,7 @@ from framework.types.events import ToolRequested, ToolStarted
 from framework.types.file import File
 from framework.types.http import HttpLimits, backoff
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, file_size
-from framework.types.messages import HOST, Message, ToolCall, ToolResult, original_keys
+from framework.types.messages import HOST, Message, ToolCall, ToolResult, original_keys, revalidate_call, unique_calls
 from framework.types.plan import PlanDraft
 from framework.types.redact import redact_data
 from framework.types.state import EXPIRED, Approve, CallRecord, Confirmation, Edit, Reject, Respond, RunState

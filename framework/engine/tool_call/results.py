@@ -31,8 +31,7 @@ from framework.telemetry.spans import NOOP_SPAN, PluginSpan, current_span, plugi
 from framework.tools.builtin.notes import ASK_USER, RESULT_READ, RESULT_SEARCH, TODO, next_line
 from framework.tools.declaration import Extension
 from framework.tools.skills import SKILL_RUN
-from framework.tools.tool import Inquiry, Session, Tool, ToolContext, ToolSpan, idempotency_key
-from framework.tools.tool_source import source_of
+from framework.tools.tool import Inquiry, Session, Tool, ToolContext, ToolSpan, idempotency_key, source_of
 from framework.types.errors import Paused, Refused, ToolError
 from framework.types.events import GrantUsed, TodoChanged, ToolFinished, ToolRequested, ToolStarted
 from framework.types.file import File

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from framework import Runtime
 from framework.config.agents.compile import Agent, compile_agent
 from framework.config.generations.generation import Generation
-from framework.config.snapshot import source_digest
 from framework.config.yaml.parse import parse_agent
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.suggestions import MAX_DECIDED_RUNS, Suggested, suggest
@@ -30,6 +29,7 @@ from framework.store.store import Store
 from framework.store.types import DecidedCall, DecidedCalls, RunQuery
 from framework.testing import ScriptedModel, calls
 from framework.types.state import Approve, Edit, Reject
+from framework.types.text import source_digest
 from tests.support.cases import FACTOR, cases
 from tests.support.commands import agentsd
 from tests.support.projects import write

@@ -12,12 +12,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from framework import RunResult, Runtime, ToolResult, tool
 from framework.engine.tool_call.call import normalize_message
-from framework.llm.openai_format import unique_calls
 from framework.testing import ScriptedModel
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
 from framework.types.events import Event, ToolFinished
-from framework.types.messages import Message, ToolCall
+from framework.types.messages import Message, ToolCall, unique_calls
 from framework.types.spec import SkillPolicy
 from framework.types.state import CallRecord, RunState
 from tests.support.cases import cases

@@ -16,12 +16,12 @@ from pydantic import BaseModel, ValidationError
 
 from framework import RunResult, Runtime, tool
 from framework.engine.tool_call.call import call_off_loop
-from framework.llm.openai_format import chat_to_call, revalidate_call
+from framework.llm.openai_format import chat_to_call
 from framework.testing import ScriptedModel, calls
 from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.tools.json_schema import repair_arguments
 from framework.types.errors import ConfigError
-from framework.types.messages import ToolCall
+from framework.types.messages import ToolCall, revalidate_call
 from framework.types.text import MAX_OBJECT_CHARS, MAX_OBJECT_VALUES
 from tests.support.cases import cases
 from tests.support.growth import assert_alike, assert_linear
