@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.harness import Row, Table
 from framework import RunResult, Runtime, Tool, tool
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
-from framework.llm.message_shape import estimate_tokens
 from framework.types.errors import ToolError
 from framework.types.messages import Message, ToolCall, Usage
+from framework.types.text import estimate_tokens
 
 ANSWER = "The report is written: three services failed last night, the first at 02:14, because they ran out of memory."
 RESULT = (

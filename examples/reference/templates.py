@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from examples.reference.markdown import code, table
-from framework.config.templates.prompt_check import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS
+from framework.config.templates.prompts import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS
 
 _OPENING = """\
 What a prompt template can use. [Prompts](../agents.md#prompts) explains

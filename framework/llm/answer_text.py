@@ -7,7 +7,7 @@ Tags that an answer quotes or shows in a block of code are part of the answer.
 A function call in a text is never executed: only the server knows which text is a call. It is no answer either. A text
 that starts with a call in the form of a family of models is one; so is a text that ends with such a call of an offered
 tool, and a text that consists of the call of an offered tool in JSON or in Python. Forms in quotes, in blocks of code
-and within prose are part of an answer.
+and within prose are part of an answer. A reply without a call and without visible text is no answer.
 """
 
 from __future__ import annotations
@@ -376,3 +376,31 @@ def _named_in(text: str, offered: Sequence[ToolDefinition]) -> str:
     words = (word.lower() for word in _WORD.findall(text[:_NAMED_WITHIN]))
     spellings = (spelling for word in words for spelling in (word, word.partition(".")[2]))
     return next((names[spelling] for spelling in spellings if spelling in names), "")
+
+
+def require_content(reply: ModelReply, info: ModelInfo) -> None:
+    """Reject a reply that contains neither tool calls nor visible text, whichever client it comes from.
+
+    Reasoning alone does not count, neither in its own field nor as a `<think>` block in the text.
+
+    Raises:
+        ModelError: retryable, unless `max_tokens` cut the reply before its first word. Carries the reply's usage.
+    """
+    if reply.unusable is not None or reply.message.tool_calls:
+        return
+    if has_visible_text(split_thoughts(reply.message.content)[1]):
+        return
+    if reply.finish_reason == "length":
+        error = ModelError(f"{info.name}: max_tokens cut the answer before its text: raise model_settings.max_tokens")
+    else:
+        thoughts = len(reply.message.reasoning.text) if reply.message.reasoning else 0
+        only = f"only thoughts ({thoughts} characters), which may lack their end tag, " if thoughts else ""
+        problem = f"the answer is empty: {only}no text and no tool calls"
+        error = ModelError(f"{info.name}: {problem}", retryable=True)
+    error.usage = reply.usage
+    raise error.of_type("empty_answer")
+
+
+def has_visible_text(text: str) -> bool:
+    """Return whether any character is visible: spaces, control and zero-width characters do not count."""
+    return any(char.isprintable() and not char.isspace() for char in text)

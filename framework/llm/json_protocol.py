@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from framework.llm.answer_text import ThoughtSplitter, split_thoughts
+from framework.llm.answer_text import ThoughtSplitter, has_visible_text, require_content, split_thoughts
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import (
     Delta,
@@ -36,7 +36,6 @@ from framework.llm.openai_format import (
     usage_to_chat,
     wire_names,
 )
-from framework.llm.provider_client import has_visible_text, require_content
 from framework.types.errors import ModelError
 from framework.types.media import TextPart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, late_guidance, parse_call

@@ -9,7 +9,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import takewhile
-from math import ceil
 from operator import is_
 from typing import Any, Generic, Literal, TypeVar
 
@@ -19,7 +18,7 @@ from framework.llm.capabilities import Capabilities
 from framework.types.flat_schema import flat_schema
 from framework.types.media import MediaPart, TextPart
 from framework.types.messages import Message, ToolDefinition, wire_keys
-from framework.types.text import shorten
+from framework.types.text import estimate_tokens, shorten
 
 NOTICE_TAG = "runtime_notice"
 """Encloses text of the runtime within a user or tool message."""
@@ -346,21 +345,10 @@ def json_object(body: dict[str, Any], **encoded: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
-_CHARS_PER_TOKEN = 4.0
-_TOKENS_PER_WIDE_CHAR = 0.75
 _MESSAGE_OVERHEAD = 4
 """Tokens per message in addition to its text."""
 _TOKENS_PER_FILE = 1600
 """Tokens of a file whose own estimate is unknown: those of a large image."""
-
-
-def estimate_tokens(text: str) -> int:
-    """Return the estimated number of tokens."""
-    if text.isascii():
-        return ceil(len(text) / _CHARS_PER_TOKEN)
-    wide = len(_WIDE.findall(text))
-    return ceil((len(text) - wide) / _CHARS_PER_TOKEN + wide * _TOKENS_PER_WIDE_CHAR)
 
 
 def message_tokens(message: Message) -> int:

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
-from framework.llm.answer_text import split_thoughts
 from framework.llm.capabilities import Capabilities, OpenAIApi, with_cost
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.openai_format import OPAQUE_FIELDS, REASONING_FIELDS, content_text
@@ -138,34 +137,6 @@ def to_reply(
         response_id=fix_surrogates(response.response_id),
         lacks_finish_reason=not response.finish_reason,
     )
-
-
-def require_content(reply: ModelReply, info: ModelInfo) -> None:
-    """Reject a reply that contains neither tool calls nor visible text, whichever client it comes from.
-
-    Reasoning alone does not count, neither in its own field nor as a `<think>` block in the text.
-
-    Raises:
-        ModelError: retryable, unless `max_tokens` cut the reply before its first word. Carries the reply's usage.
-    """
-    if reply.unusable is not None or reply.message.tool_calls:
-        return
-    if has_visible_text(split_thoughts(reply.message.content)[1]):
-        return
-    if reply.finish_reason == "length":
-        error = ModelError(f"{info.name}: max_tokens cut the answer before its text: raise model_settings.max_tokens")
-    else:
-        thoughts = len(reply.message.reasoning.text) if reply.message.reasoning else 0
-        only = f"only thoughts ({thoughts} characters), which may lack their end tag, " if thoughts else ""
-        problem = f"the answer is empty: {only}no text and no tool calls"
-        error = ModelError(f"{info.name}: {problem}", retryable=True)
-    error.usage = reply.usage
-    raise error.of_type("empty_answer")
-
-
-def has_visible_text(text: str) -> bool:
-    """Return whether any character is visible: spaces, control and zero-width characters do not count."""
-    return any(char.isprintable() and not char.isspace() for char in text)
 
 
 def merge_finish_reason(earlier: str, reported: object, reasons: FinishReasons) -> str:

@@ -15,8 +15,7 @@ from starlette.responses import Response
 from framework.config.agents.compile import Agent, template_names
 from framework.config.generations.generation import Generation
 from framework.config.generations.history import AgentRevision, FileChange, Trigger, agent_revisions
-from framework.config.templates.prompt_check import NO_RUN
-from framework.config.templates.prompts import PROMPTS_FOLDER, PromptError
+from framework.config.templates.prompts import NO_RUN, PROMPTS_FOLDER, PromptError
 from framework.config.yaml.agent_keys import written_path
 from framework.config.yaml.document import DEFAULT_PLACE
 from framework.engine.routing import default_route

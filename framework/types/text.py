@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from hashlib import blake2b
+from math import ceil
 from typing import Any
 
 MAX_JSON_DEPTH = 100
@@ -20,6 +21,9 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]\s*+[\]}]|["\[\]{},]', re
 """A string, an empty container, the quote of a string without an end, or a character of structure."""
 DATA_SUFFIX = ".jsonl"
 """Suffix of files with one JSON object per line, such as test cases."""
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
+_CHARS_PER_TOKEN = 4.0
+_TOKENS_PER_WIDE_CHAR = 0.75
 _MAX_LISTED = 20
 _BYTES, _KEY_BYTES = 32, 8
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
@@ -92,7 +96,7 @@ class InputText(str):
             return str(self)
 
 
-# --- to be stored
+# --- to be stored or sent
 
 
 def fix_surrogates(text: str) -> str:
@@ -111,6 +115,14 @@ def storable(value: str) -> str:
 def to_sql_text(value: str | None) -> str | None:
     """Return the value of a column that may be null, without those characters."""
     return None if value is None else storable(value)
+
+
+def estimate_tokens(text: str) -> int:
+    """Return the estimated number of tokens."""
+    if text.isascii():
+        return ceil(len(text) / _CHARS_PER_TOKEN)
+    wide = len(_WIDE.findall(text))
+    return ceil((len(text) - wide) / _CHARS_PER_TOKEN + wide * _TOKENS_PER_WIDE_CHAR)
 
 
 # --- JSON

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.config.templates.prompt_check import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS, runtime_samples
-from framework.config.templates.prompts import shipped_templates
+from framework.config.templates.prompt_check import runtime_samples
+from framework.config.templates.prompts import OWN_VARIABLE_TEXTS, RUN_VARIABLE_TEXTS, shipped_templates
 from tests.support.commands import agentsd
 from tests.support.projects import agent, write
 

@@ -23,7 +23,7 @@ from examples.reference.policy import merged_rows
 from framework import AgentsdError, Runtime
 from framework.cli.main import agentsd
 from framework.config.settings import Settings
-from framework.config.templates.prompt_check import RUN_VARIABLE_TEXTS
+from framework.config.templates.prompts import RUN_VARIABLE_TEXTS
 from framework.server import router
 from framework.telemetry import names as telemetry_names
 from framework.types.errors import EXIT_CODES, Limit

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from framework import Approve, Reject, RunResult, Runtime, tool
 from framework.config.agents.diff import diff_agent
 from framework.llm.client import ModelRequest
-from framework.llm.message_shape import estimate_tokens
 from framework.store.types import NoteQuery
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.types.memory import Note
 from framework.types.spec import AgentSpec, MemoryPolicy
+from framework.types.text import estimate_tokens
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
+from framework.llm.answer_text import require_content
 from framework.llm.client import ModelInfo, ModelReply
-from framework.llm.provider_client import require_content
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from framework.types.events import Warned

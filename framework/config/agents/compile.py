@@ -16,17 +16,10 @@ from framework.config.agents.models import budget_problems, model_problems
 from framework.config.agents.plan_steps import plan_problems
 from framework.config.agents.skills import NO_SKILLS, SkillSet, skill_problems, skill_warnings
 from framework.config.agents.toolbox import Toolbox
-from framework.config.templates.prompt_check import (
-    CONVERSATION_VARIABLES,
-    NO_RUN,
-    RunVariables,
-    prompt_problems,
-    runtime_templates,
-)
-from framework.config.templates.prompts import Prompts
+from framework.config.templates.prompt_check import prompt_problems, runtime_templates
+from framework.config.templates.prompts import CONVERSATION_VARIABLES, NO_RUN, Prompts, RunVariables
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems, variable_hint
-from framework.llm.message_shape import estimate_tokens
 from framework.tools.arguments import ModelArguments, SchemaArguments
 from framework.tools.builtin.notes import memory_tools
 from framework.tools.child_processes import command_hook, program_problem
@@ -53,7 +46,7 @@ from framework.types.spec import (
     is_glob,
 )
 from framework.types.state import ClientTools
-from framework.types.text import did_you_mean
+from framework.types.text import did_you_mean, estimate_tokens
 
 _KEPT = (*BY_KEY, "builtin", "run")
 """Sources of tools that `defer: auto` leaves in requests."""

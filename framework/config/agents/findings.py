@@ -35,14 +35,14 @@ from framework.config.agents.models import (
     unknown_model_message,
 )
 from framework.config.snapshot import PLUGINS
-from framework.config.templates.prompt_check import (
+from framework.config.templates.prompt_check import prompt_problems, runtime_templates
+from framework.config.templates.prompts import (
     OWN_VARIABLE_TEXTS,
     PLAN_TEMPLATE,
+    PROMPTS_FOLDER,
     RUN_VARIABLE_TEXTS,
-    prompt_problems,
-    runtime_templates,
+    base_name,
 )
-from framework.config.templates.prompts import PROMPTS_FOLDER, base_name
 from framework.config.yaml.agent_keys import read_agent_keys
 from framework.config.yaml.document import Document, DocumentError, read_document, read_keys, read_unique_keys
 from framework.config.yaml.parse import merge_valid

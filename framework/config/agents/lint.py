@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from functools import partial
 
 from framework.config.agents.plan_steps import file_references
-from framework.config.templates.prompt_check import PLAN_TEMPLATE
-from framework.config.templates.prompts import Prompts
+from framework.config.templates.prompts import PLAN_TEMPLATE, Prompts
 from framework.config.yaml.document import Document, KeyPath
 from framework.tools.conditions import has_argument, location_kind
 from framework.tools.tool import Tool, source_of

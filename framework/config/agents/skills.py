@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from framework.config.snapshot import Snapshot
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
-from framework.llm.message_shape import estimate_tokens
 from framework.tools.files import SKILL_FILES
 from framework.tools.skills import (
     MAX_SKILL_CHARS,
@@ -31,7 +30,7 @@ from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset, matching_names
 from framework.types.problem import Problem
 from framework.types.spec import AgentSkills, AgentSpec, SkillRule, is_glob
-from framework.types.text import did_you_mean, one_line, shorten, source_digest, visible
+from framework.types.text import did_you_mean, estimate_tokens, one_line, shorten, source_digest, visible
 
 MAX_CATALOG_TOKENS = 8_000
 """Estimated tokens of the list of skills in a system prompt; descriptions are cut to fit, all to the same length."""

@@ -3,6 +3,6 @@
 In reading order; each module imports only from those below it:
 
     prompt_check   Renders an agent's templates with sample values when its file is loaded.
-    prompts        Renders templates by name and locale, and reports their problems with positions.
+    prompts        Variables that a run gives to templates, rendering by name and locale, problems with positions.
     sandbox        Jinja environment that limits the time and memory of rendering.
 """

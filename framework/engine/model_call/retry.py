@@ -49,11 +49,10 @@ from framework.engine.context.run_context import (
     model_attributes,
     usage_attributes,
 )
-from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, without_thoughts
+from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, require_content, without_thoughts
 from framework.llm.capabilities import accepted_settings, unsupported_settings, with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed, require_accepted
-from framework.llm.message_shape import blamed_tool, estimate_tokens, message_tokens
-from framework.llm.provider_client import require_content
+from framework.llm.message_shape import blamed_tool, message_tokens
 from framework.telemetry import names
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.tools.tool import source_of
@@ -62,6 +61,7 @@ from framework.types.events import ContentReceived, Thought
 from framework.types.http import backoff
 from framework.types.media import MAX_REQUEST_MEDIA_BYTES, MediaPart, file_size
 from framework.types.messages import Message, Usage, late_guidance
+from framework.types.text import estimate_tokens
 
 
 class ModelTrace:

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables
-from framework.config.templates.prompts import PromptError
+from framework.config.templates.prompts import HTTP_TOOL, PromptError, RunVariables
 from framework.conversation import extend_summary, last_messages, summarized_count
 from framework.engine.context.policy import ExpectedUse
 from framework.engine.context.run_context import ModelCaller, NamedClient, RunContext
@@ -30,7 +29,7 @@ from framework.engine.tool_call.memory import recall, recalled_messages
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest, SendRequest
 from framework.llm.json_protocol import request_typed_output, request_valid_reply
-from framework.llm.message_shape import estimate_tokens, message_tokens
+from framework.llm.message_shape import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.tools.mcp.source import McpSource
 from framework.tools.skills import SKILL_LOAD, skill_text
@@ -41,7 +40,7 @@ from framework.types.flat_schema import ANY_OBJECT
 from framework.types.messages import Message, ToolDefinition, Usage, late_guidance
 from framework.types.plan import read_items
 from framework.types.spec import McpPolicy, PromptRef
-from framework.types.text import one_line, shorten
+from framework.types.text import estimate_tokens, one_line, shorten
 
 T = TypeVar("T", bound=BaseModel)
 _FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."

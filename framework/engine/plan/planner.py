@@ -20,13 +20,12 @@ from framework.config.agents.plan_references import (
     result_text,
 )
 from framework.config.agents.plan_steps import argument_findings, file_plan, graph_findings
-from framework.config.templates.prompt_check import PLAN_TEMPLATE
+from framework.config.templates.prompts import PLAN_TEMPLATE
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.turn import preamble_messages, render
 from framework.engine.run import Run
 from framework.engine.tool_call.call import repair_plan
 from framework.engine.tool_call.results import describe_output, describe_unfinished, observation, tool_message
-from framework.llm.message_shape import estimate_tokens
 from framework.telemetry import names
 from framework.telemetry.spans import TraceSpan, record_pending
 from framework.tools.tool import Tool
@@ -37,7 +36,7 @@ from framework.types.messages import Message, ToolCall, Usage, late_guidance, re
 from framework.types.plan import Estimate, FixedStep, Plan, PlanDraft, PlanStep, Preflight, StepCheck, StepStatus
 from framework.types.spec import RISKS, ApprovalFrom, PlanSettings, Risk
 from framework.types.state import CallRecord, Confirmation, Decision, RunState
-from framework.types.text import did_you_mean, one_line
+from framework.types.text import did_you_mean, estimate_tokens, one_line
 
 # The goal, the steps and their results are content: they are recorded only if `telemetry.content` allows it.
 

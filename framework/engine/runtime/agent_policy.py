@@ -14,10 +14,10 @@ from framework.config.settings import Settings
 from framework.engine.context.policy import VerdictKind
 from framework.engine.tool_call.call import ConditionalVerdict, ToolExplanation, explain_tools, system_prompt
 from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.message_shape import estimate_tokens
 from framework.tools.skills import AgentSkill
 from framework.types.frozen import Frozen
 from framework.types.spec import HookPlace, Risk
+from framework.types.text import estimate_tokens
 
 
 class PolicyCondition(Frozen):

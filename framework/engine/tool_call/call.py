@@ -26,7 +26,8 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from framework.config.agents.compile import Agent
-from framework.config.templates.prompt_check import HTTP_TOOL, RunVariables, placeholders
+from framework.config.templates.prompt_check import placeholders
+from framework.config.templates.prompts import HTTP_TOOL, RunVariables
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call import results
@@ -47,7 +48,6 @@ from framework.engine.tool_call.results import (
 from framework.engine.tool_call.run_tools import call_handoff, call_run_tool, refused_handoff, run_script
 from framework.llm.capabilities import Capabilities
 from framework.llm.json_protocol import needs_json_protocol
-from framework.llm.message_shape import estimate_tokens
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
@@ -73,6 +73,7 @@ from framework.types.text import (
     canonical_call,
     content_digest,
     did_you_mean,
+    estimate_tokens,
     fix_surrogates,
     has_more_values,
     repetition_key,

@@ -18,7 +18,6 @@ from typing import Any
 
 from framework.engine.context.run_context import Confirmations, RunContext
 from framework.engine.tool_call.results import is_plugin_failure
-from framework.llm.message_shape import estimate_tokens
 from framework.telemetry.redact import safe_traceback
 from framework.tools.builtin.notes import (
     ASK_USER,
@@ -37,7 +36,7 @@ from framework.types.memory import MAX_NOTE_CHARS, Embedding, Note, NoteOwner, n
 from framework.types.messages import REFUSED_STATUSES, Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.spec import MEMORY_SCOPES, MemoryPolicy
-from framework.types.text import one_line, shorten
+from framework.types.text import estimate_tokens, one_line, shorten
 
 log = logging.getLogger(__name__)
 

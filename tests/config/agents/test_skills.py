@@ -15,10 +15,10 @@ from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import MAX_SKILL_FOLDERS, take_snapshot
 from framework.engine.runtime.project import Project
-from framework.llm.message_shape import estimate_tokens
 from framework.tools.skills import AgentSkill, is_omitted, skill_text
 from framework.types.errors import ConfigError
 from framework.types.spec import AgentSkills, SkillRule
+from framework.types.text import estimate_tokens
 from tests.support.cases import cases
 from tests.support.projects import agent as agent_file
 from tests.support.projects import write

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime
-from framework.config.templates.prompt_check import RunVariables
-from framework.config.templates.prompts import Prompts
-from framework.llm.message_shape import estimate_tokens
+from framework.config.templates.prompts import Prompts, RunVariables
 from framework.testing import ScriptedModel, Turn
 from framework.types.http import HttpLimits
 from framework.types.spec import RuntimePolicy
+from framework.types.text import estimate_tokens
 from tests.support.cases import cases
 from tests.support.commands import agentsd
 from tests.support.plans import Workshop, draft, step

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from framework import Approve, RunResult, Runtime, Tool, tool
 from framework.engine.context.policy import Policy
 from framework.llm.client import ModelRequest
-from framework.llm.message_shape import estimate_tokens
 from framework.replay import replay
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.tools.toolset import TOOL_SEARCH
 from framework.types.messages import ToolDefinition
 from framework.types.spec import RISKS
 from framework.types.state import Decision
+from framework.types.text import estimate_tokens
 from tests.support.cases import cases
 from tests.support.commands import agentsd
 from tests.support.many_tools import REQUESTS, business_tools
