@@ -418,6 +418,12 @@ class Agent:
         """Render one of the runtime's templates for this agent. Raises PromptError."""
         return self.prompts.render(template, locale, {**self.variables, "locale": locale, **variables})
 
+    def tool_guidance(self) -> Iterator[str]:
+        """Yield the parts of the system prompt about skills and about calls in code; they may be empty."""
+        if self.skills.skills:
+            yield self.skills.prompt(self.toolset)
+        yield self.toolset.code_prompt()
+
     def guidance(self, locale: str, limits: Limits, run: RunVariables = NO_RUN) -> str:
         """Render the text that follows the instructions, on how to work within `limits`; empty if there is none.
 

@@ -280,8 +280,7 @@ def render_preamble(run: RunContext) -> tuple[Message, ...]:
     variables = _variables(run)
     instructions = run.agent.instructions(state.locale, state.inputs, state.user, variables)
     guidance = run.agent.guidance(state.locale, run.budget.limits, variables)
-    skills = run.agent.skills.prompt(run.agent.toolset)
-    own = (instructions, skills, run.agent.toolset.code_prompt(), *_caller_instructions(run), guidance)
+    own = (instructions, *run.agent.tool_guidance(), *_caller_instructions(run), guidance)
     parts = (*own, *answer_instruction(run), *(state.background or ()))
     text = "\n\n".join(part for part in parts if part)
     system = [Message(role="system", content=text)] if text.strip() else []  # providers reject an empty one

@@ -406,8 +406,8 @@ def system_prompt(
         parallel_calls=not needs_json_protocol(agent.spec.protocol, capabilities),
     )
     guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
-    own = agent.instructions(locale, values, None, run), agent.skills.prompt(agent.toolset)
-    return "\n\n".join(part for part in (*own, agent.toolset.code_prompt(), guidance) if part)
+    own = agent.instructions(locale, values, None, run), *agent.tool_guidance()
+    return "\n\n".join(part for part in (*own, guidance) if part)
 
 
 def _conditions(agent: Agent, tool: Tool) -> Iterator[ConditionalVerdict]:
