@@ -33,6 +33,7 @@ from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError, Prompts, shipped_templates
 from framework.config.yaml.agent_keys import written_agent
 from framework.config.yaml.document import BlockDumper
+from framework.engine.context.grants import grant_covers
 from framework.engine.context.policy import VerdictKind
 from framework.engine.routing import NO_AGENTS
 from framework.engine.runtime.agent_policy import RenderedPrompt, ToolPolicy, agent_policy, render_prompt
@@ -43,7 +44,6 @@ from framework.llm.message_shape import schema_changes, wire_schema
 from framework.llm.providers import api_format
 from framework.store.types import GrantQuery
 from framework.tools.files import BaseFolder
-from framework.tools.grants import grant_covers
 from framework.tools.tool import Tool
 from framework.tools.toolset import CLIENT
 from framework.types.errors import EXIT_APPROVAL, EXIT_NEGATIVE, RequestError

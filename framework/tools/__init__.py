@@ -9,7 +9,6 @@ In reading order; each module imports only from those below it:
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.
     plugin_trial     Loads changed plugins in a child process first, to detect code that never returns.
     plugins          Loads plugin files, each as a fresh module, and sets them up with the generations that use them.
-    grants           Decides whether a remembered approval covers a call, and suggests its conditions.
     mcp              MCP servers: their tools, resources and prompts.
     tool_source      The interface of tool servers, tools built from their descriptions, and pinned definitions.
     conditions       Conditions (`when`) of policy rules, and one canonical form of paths and URLs for them.

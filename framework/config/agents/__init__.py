@@ -7,8 +7,7 @@ In reading order; each module imports only from those below it:
     compile            Compiles a parsed agent file into an `Agent`: inputs, rules, hooks; reports what is unresolved.
     diff               Compares two generations; each change widens, tightens, or is neutral.
     lint               Warnings about valid agents: rules without effect, unused variables, too many tools.
-    plan_steps         Fixed plans: makes a plan of the steps in a file, and checks their order, calls and references.
-    plan_references    Resolves `{{ steps.ID.output }}` in step parameters.
+    plan_steps         Steps of plans: fixed plans of files, checks of order and calls, `{{ steps.ID.output }}`.
     models             Models of a project: aliases, prices, budgets, settings that a model does not take.
     skills             Agent Skills: reads and checks their folders, and selects those of an agent.
     toolbox            The tools of a generation: those of the process, of plugin files and of tool servers.

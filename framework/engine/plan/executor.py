@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.config.agents.compile import BUILTIN_EXECUTORS
-from framework.config.agents.plan_references import resolve_references, result_text
+from framework.config.agents.plan_steps import resolve_references, result_text
 from framework.engine.context.run_context import Confirmations
 from framework.engine.model_call.turn import call_model, render
 from framework.engine.plan.planner import (

@@ -7,10 +7,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from framework.config.agents.plan_references import (
+from framework.config.agents.plan_steps import (
     UNRESOLVED,
     StepReference,
+    argument_findings,
     expected_types,
+    file_plan,
+    graph_findings,
     invalid_references,
     part_of,
     read_reference,
@@ -19,7 +22,6 @@ from framework.config.agents.plan_references import (
     resolve_references,
     result_text,
 )
-from framework.config.agents.plan_steps import argument_findings, file_plan, graph_findings
 from framework.config.templates.prompts import PLAN_TEMPLATE
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.turn import preamble_messages, render

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.plan_references import (
+from framework.config.agents.plan_steps import (
     UNRESOLVED,
     StepReference,
     item_reference,

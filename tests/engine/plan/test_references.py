@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import tool
-from framework.config.agents.plan_references import resolve_references
+from framework.config.agents.plan_steps import resolve_references
 from framework.testing import Turn
 from framework.tools.json_schema import is_of_type
 from framework.tools.tool import Tool

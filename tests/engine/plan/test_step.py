@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, Reject, ToolError, tool
-from framework.config.agents.plan_references import StepReference, invalid_references, references, resolve_references
+from framework.config.agents.plan_steps import StepReference, invalid_references, references, resolve_references
 from framework.engine.context.run_context import RateLimiter
 from framework.store.types import RunRecord
 from framework.testing import JsonStore, calls
