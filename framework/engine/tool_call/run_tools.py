@@ -35,6 +35,7 @@ from framework.tools.tool import Tool
 from framework.tools.toolset import TOOL_SEARCH
 from framework.types.errors import ToolError
 from framework.types.events import HandedOff
+from framework.types.media import MediaPart
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import CallRecord, ScriptRecord
 from framework.types.text import MAX_OBJECT_CHARS, did_you_mean, read_object, repetition_key, shorten
@@ -126,7 +127,7 @@ async def call_run_tool(
 
 _MAX_SNAPSHOT_BYTES = 1_000_000
 """A larger snapshot is not stored: the script runs again from its start."""
-_SHOWN_CALLS, _SHOWN_CHARS = 20, 160
+_SHOWN_CALLS, _SHOWN_CHARS, _SHOWN_FILES = 20, 160, 10
 _WORD = re.compile(r"\w+")
 _UNKNOWN_NAME = re.compile(r"Name `(\w{1,80})` used when not defined")
 _NO_OUTPUT = "The script ran. It printed nothing, and its last line has no value: print what you need."
@@ -152,7 +153,7 @@ async def run_script(
             return pending, ToolResult(status="cancelled")
         result = ToolResult(status="success", output=script.output(value))
     run.state.scripts.pop(call.id, None)
-    return (), result
+    return (), result.model_copy(update={"media": script.files()[-_SHOWN_FILES:]})
 
 
 @dataclass(slots=True)
@@ -204,7 +205,13 @@ class _Script:
     def output(self, value: str) -> str:
         """Return what the model gets of a script that ended."""
         lines = [self.printed.rstrip("\n"), f"value: {value}" if value else ""]
+        if (more := len(self.files()) - _SHOWN_FILES) > 0:
+            lines.append(f"({more} earlier files that its calls returned are not shown)")
         return "\n".join(line for line in lines if line) or _NO_OUTPUT
+
+    def files(self) -> tuple[MediaPart, ...]:
+        """Return the files of its calls. The script has only their descriptions: the model gets the last ones."""
+        return tuple(part for record in self._ended_calls() if record.result for part in record.result.media)
 
     def failure(self, error: ScriptError) -> ToolResult:
         """Return what the model gets of a script that failed: why, and what it has done, so as not to repeat it.
@@ -300,10 +307,13 @@ class _Script:
         hints = [f"{name}{did_you_mean(name, known)}" for name, known in meant.items() if known]
         return "".join(f"\n{hint}" for hint in hints)
 
+    def _ended_calls(self) -> list[CallRecord]:
+        made = (record for id_, record in self.run.state.calls.items() if id_.startswith(f"{self.id}@"))
+        return [record for record in made if record.result is not None]
+
     def _made_calls(self) -> Iterator[str]:
         """Yield a line about each call that has a result."""
-        made = [record for id_, record in self.run.state.calls.items() if id_.startswith(f"{self.id}@")]
-        ended = [record for record in made if record.result is not None]
+        ended = self._ended_calls()
         if len(ended) > _SHOWN_CALLS:
             yield f"- {len(ended) - _SHOWN_CALLS} earlier ones"
         yield from (f"- {_described(record)}" for record in ended[-_SHOWN_CALLS:])

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from framework import Approve, Edit, Reject, RunResult, Runtime, Tool, tool
+from framework import Approve, Edit, File, Reject, RunResult, Runtime, Tool, tool
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools import scripts
 from framework.tools.scripts import script_functions
 from framework.types.events import wire
 from framework.types.messages import ToolDefinition
 from framework.types.state import Decision
+from tests.support.media import png
 from tests.support.projects import agent, write
 
 ALL = '{allow: ["*"]}'
@@ -86,6 +88,33 @@ def test_a_script_calls_tools_and_its_output_is_the_observation(tmp_path: Path) 
     assert [one.name for one in request.tools] == ["run_script"]
     assert "def books__balance(account: str) -> Any:" in request.messages[0].content
     assert "currency: Literal['EUR', 'USD'] = 'EUR'" in request.messages[0].content
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("print([chart(item=n) for n in range(2)])", "['[image/png 100 bytes 0.png]', '[image/png 100 bytes 1.png]']"),
+        ("for n in range(12): chart(item=n)", "(2 earlier files that its calls returned are not shown)"),
+        ("chart(item=7)\n1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_the_model_gets_the_images_that_the_calls_of_a_script_return(tmp_path: Path, code: str, text: str) -> None:
+    @tool(risk="low", idempotent=True)
+    def chart(item: int) -> File:
+        """Draw a chart."""
+        return File.from_bytes(png(str(item)), name=f"{item}.png")
+
+    model = ScriptedModel(script(code), "done")
+
+    async def main() -> None:
+        async with Runtime.open(project(tmp_path), tools=[chart], models={"scripted": model}, watch=False) as runtime:
+            await runtime.run("go", agent="clerk")
+
+    asyncio.run(main())
+    got = model.requests[1].messages[-1]
+    expected = {"print": ["0.png", "1.png"], "for n": [f"{n}.png" for n in range(2, 12)], "chart": ["7.png"]}
+    assert [part.name for part in got.media] == expected[code[:5]]
+    assert text in re.sub(r"\d+ bytes", "100 bytes", got.content)
 
 
 def test_the_calls_of_a_script_are_events_and_part_of_the_trace(tmp_path: Path) -> None:
