@@ -207,7 +207,7 @@ def test_a_worse_prompt_is_held_on_a_model_and_too_few_cases_cannot_tell(tmp_pat
 
 @pytest.mark.parametrize("broken", ["agent", "judge", "judge says prose"])
 def test_a_model_that_fails_on_both_versions_shows_nothing(tmp_path: Path, broken: str) -> None:
-    count = 60
+    count = 12
     data = "".join(f'{{"name": "n{n}", "message": "m{n}"}}\n' for n in range(count))
     cases = "data: d.jsonl\nexpect: {judge: {rubric: r, model: critic}}\n"
     is_down = True

@@ -226,7 +226,7 @@ class Runtime:
         cls, root: Path, deps: Any, generation: Generation, models: Mapping[str, ModelClient]
     ) -> AsyncIterator[Runtime]:
         """Open a runtime on one fixed generation with a separate store in memory. Reads and watches no files."""
-        catalog = Catalog(root, tools=(), executors=(), models=())
+        catalog = Catalog(root, tools=(), executors=(), models=(), settings=generation.settings)
         catalog.set_live(generation)
         runtime = cls(Project(root, catalog), memory_store(), models, deps)
         try:
