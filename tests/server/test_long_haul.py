@@ -25,8 +25,8 @@ ROUNDS = 8
 HOURS = 2
 
 
-def edit(root: Path, number: int, *, lines: int) -> None:
-    """Change the plugin, whose size depends on `lines`, and one agent."""
+def edit(root: Path, number: int, *, lines: int, plugin: bool = True) -> None:
+    """Change one agent and, if it is to be edited, the plugin, whose size depends on `lines`."""
     padding = "".join(f"D{line} = 'version {number} of line {line} ' * 50\n" for line in range(lines))
     text = f"""\
 from framework import tool
@@ -44,7 +44,7 @@ def act(text: str) -> str:
     name = f"a{number % 5}"
     policy = {"skill_policy": '{allow: ["p.*"]}', "runtime_policy": "{risk_level: critical}"}
     edited = agent(name, instructions=f"Version {number}.", **policy)
-    write(root, {"plugins/p.py": text, f"agents.d/{name}.yaml": edited})
+    write(root, {f"agents.d/{name}.yaml": edited, **({"plugins/p.py": text} if plugin else {})})
 
 
 def project(root: Path, *, lines: int) -> Path:
@@ -61,7 +61,7 @@ def test_neither_edits_nor_runs_nor_paused_runs_leave_objects_behind(tmp_path: P
     model = ScriptedModel(script=script)
 
     async def round_of(runtime: Runtime, number: int) -> None:
-        edit(tmp_path, number, lines=10)
+        edit(tmp_path, number, lines=10, plugin=number % 3 == 0)  # each is first loaded in a process of its own
         await runtime.reload()
         for called, status in (("p.look", "completed"), ("p.look", "completed"), ("p.act", "paused")):
             assert (await runtime.run(called, agent=f"a{number % 5}")).status == status
