@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
@@ -58,6 +59,13 @@ ANSWER_TOOL = "agentsd.answer"
 _ANSWER_DESCRIPTION = "Give your final answer: call this, and nothing else, once you have all you need."
 ANTHROPIC_MEDIA_TYPES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"))
 """Media types of files that the API accepts."""
+_HIDDEN_TOOL: _Block = {
+    "name": "agentsd__hidden",
+    "description": "Not available.",
+    "input_schema": {"type": "object", "properties": {}},
+    "defer_loading": True,
+}
+"""A tool that the model never sees: the first deferred tool of a request changes its beginning, later ones do not."""
 _MAX_FILES, _MAX_FILES_IN_SMALL_WINDOW, _SMALL_WINDOW = 600, 100, 200_000
 _EMPTY_TEXT = "(empty)"
 """Replaces an empty text, which the API rejects."""
@@ -67,8 +75,11 @@ _Block = dict[str, Any]
 
 def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     """Return the arguments of `messages.create`."""
-    system, tools = _system(request.messages), _tools(request.tools)
     names, settings, supported = wire_names(request.tools), request.settings, info.capabilities
+    late = request.late_tools(supported)
+    system, tools = _system(request.messages), _tools(request.tools, late)
+    if tools and supported.late_tools and request.found is not None:
+        tools.append(_HIDDEN_TOOL)
     choice = supported.tool_choice(settings.tool_choice) if tools else "auto"
     stamp = thinking_stamp(info.source, system, tools)
     last_user = max(
@@ -79,7 +90,7 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
         """Return whether thinking is sent back: only within the current turn, and only with an unchanged stamp."""
         return position > last_user and data.get("stamp") == stamp
 
-    turns = to_turns(request.messages, names, keeps_thinking, request.scratch.files.base64)
+    turns = to_turns(request.messages, names, keeps_thinking, request.scratch.files.base64, late)
     if tools or any(turn["role"] == "assistant" for turn in turns):  # a single question is not sent again
         _cache_conversation(turns, request.messages)
     body: dict[str, Any] = {
@@ -117,7 +128,8 @@ def max_files(supported: Capabilities) -> int:
 
 def thinking_stamp(source: str, system: Sequence[_Block], tools: Sequence[_Block]) -> str:
     """Return a digest of what thinking is bound to: models reject their own thinking after any other prefix."""
-    context = json.dumps([source, system, tools], sort_keys=True)
+    first = [tool for tool in tools if "defer_loading" not in tool]
+    context = json.dumps([source, system, first], sort_keys=True)
     return blake2b(context.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
@@ -179,17 +191,20 @@ def _system(messages: Sequence[Message]) -> list[_Block]:
     return [{"type": "text", "text": text, "cache_control": _CACHE}] if text else []
 
 
-def _tools(definitions: Sequence[ToolDefinition]) -> list[_Block]:
+def _tools(definitions: Sequence[ToolDefinition], late: Mapping[int, Sequence[ToolDefinition]]) -> list[_Block]:
+    """Return the tools: the late ones deferred, the last one of the others, which all requests repeat, marked."""
+    deferred = {tool.name for found in late.values() for tool in found}
     tools: list[_Block] = [
         {
             "name": tool.wire_name,
             "description": tool.description,
             "input_schema": wire_schema(tool.parameters, "anthropic"),
+            **({"defer_loading": True} if tool.name in deferred else {}),
         }
         for tool in definitions
     ]
-    if tools:
-        tools[-1]["cache_control"] = _CACHE
+    if first := [tool for tool in tools if "defer_loading" not in tool]:
+        first[-1]["cache_control"] = _CACHE
     return tools
 
 
@@ -211,11 +226,13 @@ def to_turns(
     names: Mapping[str, str],
     keeps_thinking: Callable[[int, Mapping[str, Any]], bool],
     base64: Base64 = missing_file,
+    late: Mapping[int, Sequence[ToolDefinition]] = MappingProxyType({}),
 ) -> list[_Block]:
     """Return the conversation with adjacent messages of one role merged; late system messages as marked texts.
 
     Leading system messages are omitted. `keeps_thinking` returns whether the thinking of the message at a position,
-    with this data, is sent back.
+    with this data, is sent back. References to `late` tools take the place of the text that lists them: a result has
+    either of the two.
     """
     turns: list[_Block] = []
     leading = leading_instructions(messages)
@@ -226,6 +243,8 @@ def to_turns(
             result = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or "")}
             failed = {"is_error": True} if message.status in ("error", *REFUSED_STATUSES) else {}
             content = _parts(message.parts, base64) if message.parts else message.content
+            if found := late.get(position):
+                content = [{"type": "tool_reference", "tool_name": tool.wire_name} for tool in found]
             blocks = [{**result, "content": content, **failed}]
         elif message.parts:
             blocks = _parts(message.parts, base64)

@@ -158,6 +158,9 @@ class Capabilities(Frozen):
     """Supports streamed requests only."""
     late_system: bool | None = None
     """Accepts system messages after the first one. Otherwise late instructions become part of the last message."""
+    late_tools: bool | None = None
+    """Accepts found tools within the conversation: the beginning of requests, and with it the provider's cache, stays
+    as it was. Known of the providers' own servers only."""
     repeated_roles: bool | None = None
     """Accepts adjacent messages of one role, and a user message directly after results of tools."""
     parallel_calls: bool | None = None
@@ -297,7 +300,7 @@ def known_rows(name: str, base_url: str | None = None) -> Iterator[Row]:
     Rows of a provider in the profiles are about its server: they apply to a base URL of that provider only, whatever
     provider the name starts with.
     """
-    name = listed_name(name)
+    in_cloud, name = listed_name(name) != name, listed_name(name)
     provider, _, model = name.partition("/")
     server = known_server(base_url)
     at_server = f"{server or provider}/{model}"
@@ -306,8 +309,11 @@ def known_rows(name: str, base_url: str | None = None) -> Iterator[Row]:
         for row in _matching(models, maker.partition("/")[0], maker):
             yield row._replace(known=Capabilities(prices=row.known.prices))
     yield from _matching(families, "*", name.lower())
-    if base_url is None or server or provider in _OWN_APIS:
-        yield from _matching(families, server or provider, at_server.lower())
+    rows = _matching(families, server or provider, at_server.lower())
+    if server or (base_url is None and not in_cloud):
+        yield from rows
+    elif base_url is None or provider in _OWN_APIS:
+        yield from (row._replace(known=row.known.model_copy(update={"late_tools": None})) for row in rows)
     yield from _matching(models, provider, name)
     if server and at_server != name:
         yield from _matching(models, server, at_server)

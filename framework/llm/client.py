@@ -134,10 +134,29 @@ class ModelRequest:
     media: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     """Contents of the files in `messages`, by digest. The engine loads them before the call; if one is missing, the
     client sends the description of the file."""
+    found: Mapping[str, Sequence[str]] | None = None
+    """Names of the tools that searches have added to `tools`, by the id of the search's call; None for an agent without
+    deferred tools."""
     continued: ModelReply | None = None
     """The cut reply that this request asks the model to continue, which `messages` contains; for the engine."""
     scratch: RequestCache = field(default_factory=RequestCache, repr=False, compare=False)
     """Cache of encoded messages, shared by the requests of one run."""
+
+    def late_tools(self, supported: Capabilities) -> Mapping[int, Sequence[ToolDefinition]]:
+        """Return the tools that the model gets with the results that found them, by the position of the result.
+
+        All are tools of the request. The first tool is never one of them, nor one that the model must call: providers
+        refuse a request without any tool at its beginning.
+        """
+        if not supported.late_tools or not self.found:
+            return {}
+        tools = {tool.name: tool for tool in self.tools[1:] if tool.name != self.settings.tool_choice}
+        results = {one.tool_call_id: n for n, one in enumerate(self.messages) if one.status == "success"}
+        return {
+            results[call_id]: late
+            for call_id, names in self.found.items()
+            if call_id in results and (late := [tools.pop(name) for name in names if name in tools])
+        }
 
 
 def other_seed(request: ModelRequest, retries: int) -> ModelRequest:

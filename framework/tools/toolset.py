@@ -349,10 +349,12 @@ class Toolset:
     def first_definitions(self, searchable: Collection[str], added: Iterable[str] = ()) -> tuple[ToolDefinition, ...]:
         """Return `definitions` for a run in which the tools with these names can be searched for, then added ones.
 
-        In code mode, they do not contain the tools that scripts call. Added tools that no longer exist are left out.
+        In code mode, they do not contain the tools that scripts call. Added tools are left out if they no longer exist,
+        or can no longer be searched for.
         """
         first = [tool for name, tool in self.offered.items() if name not in self.deferred]
-        later = [self.tools[name] for name in added if name in self.tools]
+        on_demand = self.on_demand.keys() - self.offered.keys()
+        later = [self.tools[name] for name in added if name in self.tools and (name in searchable or name in on_demand)]
         return tuple(
             with_groups(tool.definition, searchable) if tool.name == TOOL_SEARCH else tool.definition
             for tool in (*first, *later)

@@ -374,6 +374,8 @@ class RunState(BaseModel):
     """Limits for which a warning was emitted."""
     added_tools: list[str] = Field(default_factory=list)
     """Names of tools that requests contain in addition to those of the agent, in the order in which they were added."""
+    found_tools: dict[str, list[str]] = Field(default_factory=dict)
+    """Those of them that a search has found, by the id of its call, if its result names no others."""
     kept_bytes: int = 0
     """Size of the results that were too long for the model and are kept whole. Root runs only."""
     misspelt: dict[str, str] = Field(default_factory=dict)

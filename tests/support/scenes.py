@@ -50,6 +50,7 @@ class Scene:
 
 
 LOOK = calls(("look", {"name": "one"}))
+SEARCH = calls(("tool_search", {"words": "look"}))
 BOTH = calls(("look", {"name": "one"}), ("look", {"name": "two"}), text="I look at both.")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "title": "Number"}
 SCENES: Mapping[str, Scene] = {
@@ -63,6 +64,11 @@ SCENES: Mapping[str, Scene] = {
     "to-do list": Scene(
         [calls(("todo", {"items": [{"task": "do this", "status": "open"}]})), LOOK, says("done")],
         {"skill_policy": '{allow: ["*"]}'},
+    ),
+    "tools that are found": Scene(
+        [SEARCH, LOOK, says("first"), SEARCH, BOTH, says("second")],
+        {"skill_policy": "{allow: [look, fail], defer: [look, fail]}"},
+        messages=("First.", "Second."),
     ),
     "plan": Scene([plan_of(STEP, GOAL_STEP), LOOK, says("step done"), says("summary")], {"executor": "plan"}),
     "rejected plan": Scene(

@@ -580,11 +580,13 @@ class RunContext(ABC):
             self._definitions = len(added), searchable, toolset.first_definitions(searchable, added)
         return self._definitions[2]
 
-    def add_tools(self, names: Iterable[str]) -> None:
-        """Add tools to the further requests of this run, after the others: providers cache the start."""
+    def add_tools(self, names: Iterable[str]) -> list[str]:
+        """Add tools to the further requests of this run, after the others; return the new ones, as far as they fit."""
         there = {*self.state.added_tools, *(tool.name for tool in self.tool_definitions())}
         new = [name for name in dict.fromkeys(names) if name not in there]
-        self.state.added_tools.extend(new[: max(0, MAX_ADDED_TOOLS - len(self.state.added_tools))])
+        fitting = new[: max(0, MAX_ADDED_TOOLS - len(self.state.added_tools))]
+        self.state.added_tools.extend(fitting)
+        return fitting
 
     def searchable_tools(self) -> frozenset[str]:
         """Return the names of the deferred tools that the pinned and live rules may allow.

@@ -241,7 +241,8 @@ def build_request(run: RunContext, instructions: Sequence[Message], **options: A
             message if message.tool_call_id in kept else _with_short_result(message, chars) for message in conversation
         )
     messages = (*conversation, *_plan_reminder(run), *instructions, *_limit_notice(run))
-    return ModelRequest(messages, settings=run.state.model_settings, scratch=run.request_cache, **options)
+    found = dict(run.state.found_tools) if run.agent.toolset.deferred else None
+    return ModelRequest(messages, settings=run.state.model_settings, found=found, scratch=run.request_cache, **options)
 
 
 def _shown_history(run: RunContext) -> Sequence[Message]:

@@ -650,6 +650,8 @@ async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     elapsed = (perf_counter() - started) * 1000
     timed = result.model_copy(update={"elapsed_ms": elapsed})
     changed = await results.after_tool(run, call, timed)
+    if changed is not timed:
+        run.state.found_tools.pop(call.id, None)  # the model reads what the hook returned
     await record_result(run, call, timed if changed is timed else changed.model_copy(update={"elapsed_ms": elapsed}))
     return ()
 

@@ -79,7 +79,7 @@ def _result_text(run: RunContext, call_id: str) -> str:
     raise ToolError(f"{message}: results of earlier runs and of other agents cannot be read; call their tool again")
 
 
-async def _search_tools(run: RunContext, words: str) -> str:
+async def _search_tools(run: RunContext, call_id: str, words: str) -> str:
     toolset, searchable = run.agent.toolset, run.searchable_tools()
     found = await asyncio.to_thread(toolset.find_deferred, words, searchable)
     if not found:
@@ -89,11 +89,13 @@ async def _search_tools(run: RunContext, words: str) -> str:
         chars += len(definition.canonical_json)
         if not fitting or chars <= _MAX_FOUND_CHARS:
             fitting.append(definition.name)
-    run.add_tools(fitting)
+    new = run.add_tools(fitting)
     there = {*run.state.added_tools, *(definition.name for definition in run.tool_definitions())}
     if toolset.in_code_mode:
         shown = [function.text() for function in toolset.functions.values() if function.tool in {*found} & there]
         return "\n\n".join(("Scripts can call these functions now:", *shown))
+    if new and there.issuperset(found):  # otherwise the model must read the text
+        run.state.found_tools[call_id] = new
     lines = [f"- {one.wire_name}: {one.summary}{'' if one.name in there else _LEFT_OUT}" for one in definitions]
     return "\n".join(("You can call these tools now:", *lines))
 
@@ -101,19 +103,17 @@ async def _search_tools(run: RunContext, words: str) -> str:
 _RUN_TOOLS: Mapping[str, Callable[..., Awaitable[str]]] = {
     RESULT_READ: _read,
     RESULT_SEARCH: _search,
-    TOOL_SEARCH: _search_tools,
 }
-"""What executes each tool whose source is `run`, by its name: called with the run and the arguments."""
+"""What executes the other tools whose source is `run`, by name: called with the run and the arguments."""
 
 
 async def call_run_tool(
-    run: RunContext,
-    call: ToolCall,  # noqa: ARG001 - the signature is that of all that execute a tool in another way than calling it
-    tool: Tool,
-    bound: dict[str, Any],
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]
 ) -> tuple[Confirmations, ToolResult]:
     """Call a tool that works on the run itself."""
     try:
+        if tool.name == TOOL_SEARCH:
+            return (), ToolResult(status="success", output=await _search_tools(run, call.id, **bound))
         return (), ToolResult(status="success", output=await _RUN_TOOLS[tool.name](run, **bound))
     except ToolError as error:
         return (), ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
@@ -399,6 +399,7 @@ async def move(run: RunContext, target: str) -> None:
     """
     state, origin = run.state, run.agent.name
     state.handled_by = [*(state.handled_by or [state.agent]), target]
-    state.admitted, state.background, state.executor, state.added_tools = False, None, "", []
+    state.admitted, state.background, state.executor = False, None, ""
+    state.added_tools, state.found_tools = [], {}
     state.recalled, state.counted = None, (0, 0)
     await run.emit(HandedOff, agent=target, origin=origin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
@@ -147,11 +147,16 @@ _PROBE_INTERVAL = 60.0
 class EncodedTools:
     """A tool list as JSON, with its name mappings."""
 
-    json: bytes
+    tools: dict[str, bytes]
+    """Each tool as JSON, by its name."""
     wire_names: dict[str, str]
     """Tool name -> name in the API."""
     tool_names: dict[str, str]
     """Name in the API -> tool name."""
+
+    def json(self, omitted: Collection[str] = ()) -> bytes:
+        """Return the list as JSON, without some of its tools."""
+        return b"[" + b",".join(tool for name, tool in self.tools.items() if name not in omitted) + b"]"
 
 
 class OpenAIExchange(ProviderClient, ABC):
@@ -302,7 +307,8 @@ class OpenAIExchange(ProviderClient, ABC):
         return "required" if len(names) == 1 and choice in names else choice
 
     def _encoded_tools(self, tools: tuple[ToolDefinition, ...]) -> EncodedTools:
-        return EncodedTools(encode_json([self._tool(tool) for tool in tools]), wire_names(tools), tool_names(tools))
+        encoded = {tool.name: encode_json(self._tool(tool)) for tool in tools}
+        return EncodedTools(encoded, wire_names(tools), tool_names(tools))
 
     # --- the server
 
@@ -382,7 +388,7 @@ class OpenAIModel(OpenAIExchange):
 
         fields = {"messages": request.scratch.messages_for(name).chunks(messages, encode)}
         if request.tools:
-            fields["tools"] = (tools.json,)
+            fields["tools"] = (tools.json(),)
         if streamed:
             settings = {**settings, "stream": True}
             if self._requests_usage:

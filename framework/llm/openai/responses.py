@@ -374,9 +374,14 @@ class ResponsesModel(OpenAIExchange):
             items = message_to_items(message, tools.wire_names, provider=provider, source=source, base64=base64)
             return encode_json(items)[1:-1]
 
-        fields = {"input": encoded.chunks(request.messages, encode)}
+        late = request.late_tools(self._info.capabilities)
+        chunks = list(encoded.chunks(request.messages, encode))
+        for position, found in late.items():  # they follow the result
+            added = b",".join(tools.tools[tool.name] for tool in found)
+            chunks[position + 1] += b',{"type":"additional_tools","role":"developer","tools":[%b]}' % added
+        fields: dict[str, Sequence[bytes]] = {"input": chunks}
         if request.tools:
-            fields["tools"] = (tools.json,)
+            fields["tools"] = (tools.json({tool.name for found in late.values() for tool in found}),)
         return json_object({**settings, "stream": True} if streamed else settings, **fields)
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:

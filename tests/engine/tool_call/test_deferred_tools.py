@@ -15,17 +15,20 @@ from hypothesis import strategies as st
 
 from framework import Approve, RunResult, Runtime, Tool, tool
 from framework.engine.context.policy import Policy
-from framework.llm.client import ModelRequest
+from framework.llm.anthropic import request_to_body
+from framework.llm.capabilities import Capabilities
+from framework.llm.client import ModelInfo, ModelRequest
 from framework.replay import replay
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn, calls
 from framework.tools.toolset import TOOL_SEARCH
-from framework.types.messages import ToolDefinition
-from framework.types.spec import RISKS
+from framework.types.messages import Message, ToolDefinition, wire_name
+from framework.types.spec import RISKS, ModelSettings
 from framework.types.state import Decision
 from framework.types.text import estimate_tokens
 from tests.support.cases import cases
 from tests.support.commands import agentsd
 from tests.support.many_tools import REQUESTS, business_tools
+from tests.support.peers.anthropic import ANTHROPIC
 from tests.support.plans import draft, model_step, tool_step
 from tests.support.policy_rules import NAMES, RULES, TOOLS, Rules
 from tests.support.projects import agent, write
@@ -33,6 +36,7 @@ from tests.support.projects import agent, write
 TOOLS_OF_BUSINESS = business_tools()
 REFUND = "billing.create_refund"
 SEARCH = calls((TOOL_SEARCH, {"words": "create refund"}), prefix="s")
+FOUND = Message(role="tool", content="You can call these tools now:", tool_call_id="s1", status="success")
 
 
 def clerk(root: Path, tools: str = '{allow: ["*.*"], defer: auto}', **keys: str) -> Path:
@@ -211,6 +215,42 @@ def test_a_denied_tool_is_never_found_or_counted(
     assert set(found) <= searchable
 
 
+@cases(60)
+@given(
+    rules=RULES,
+    live=RULES,
+    tools=TOOLS,
+    added=st.lists(st.sampled_from([*NAMES, "gone"]), max_size=6, unique=True),
+    found=st.lists(st.sampled_from([*NAMES, "gone", TOOL_SEARCH]), max_size=6),
+    choice=st.sampled_from([None, *NAMES]),
+)
+def test_a_denied_tool_is_in_no_request_whatever_was_found_before(
+    rules: Rules, live: Rules, tools: list[Tool], added: list[str], found: list[str], choice: str | None
+) -> None:
+    """Nor does a request refer to a tool that it does not contain, or contain none that is not deferred."""
+    own, now = rules.agent([*tools]), live.agent([*tools])
+    toolset = own.toolset.deferring(NAMES)
+    policy = Policy(own, lambda _: now)
+    searchable = {name for name in toolset.deferred if policy.may_allow(toolset.offered[name])}
+    request = ModelRequest(
+        (Message(role="user", content="go"), Message(role="assistant", tool_calls=SEARCH), FOUND),
+        toolset.first_definitions(searchable, added),
+        ModelSettings(tool_choice=choice if choice in added and choice in searchable else None),
+        found={"s1": found},
+    )
+    body = request_to_body(request, ModelInfo("anthropic", "m", capabilities=Capabilities(late_tools=True)))
+
+    sent = {one["name"]: one for one in body.get("tools", ())}
+    allowed = {toolset.tools[name].definition.wire_name for name in searchable}
+    assert sent.keys() <= {*allowed, TOOL_SEARCH, "agentsd__hidden"}
+    content = body["messages"][-1]["content"][0]["content"]
+    referred = [one["tool_name"] for one in content] if isinstance(content, list) else []
+    after_first = {one.wire_name for one in request.tools[1:] if one.name != request.settings.tool_choice}
+    assert sorted(referred) == sorted(after_first & {wire_name(name) for name in found})
+    assert {name for name, one in sent.items() if "defer_loading" in one} - {"agentsd__hidden"} == {*referred}
+    assert ANTHROPIC.refusal("/v1/messages", body) is None
+
+
 def _denies(rules: Rules, one: Tool, *, listed: bool) -> bool:
     """Return whether rules deny every call of a tool, by an implementation of their own."""
     if any(when == "{}" and fnmatchcase(one.name, pattern) for pattern, when in rules.deny):
@@ -245,6 +285,31 @@ def test_a_rule_that_is_added_during_a_run_hides_tools_from_the_next_search(tmp_
     assert "billing" not in results(model)[2]
     assert searched_in(model.requests[0]).startswith("Searches 500 tools of: billing (50), ")
     assert searched_in(model.requests[-1]).startswith("Searches 450 tools of: calendar (50), ")
+
+
+def test_a_found_tool_that_is_denied_during_the_run_leaves_the_requests(tmp_path: Path) -> None:
+    root, edit = clerk(tmp_path), calls(("edit_rules", {}), prefix="e")
+    model = ScriptedModel(SEARCH, edit, "done")
+    opened: list[Runtime] = []
+
+    @tool(risk="low")
+    async def edit_rules() -> str:
+        """Edit the rules."""
+        clerk(root, '{allow: ["*.*", edit_rules], deny: [billing.create_refund], defer: ["*.*"]}')
+        await opened[0].reload()
+        return "edited"
+
+    async def main() -> None:
+        clerk(root, '{allow: ["*.*", edit_rules], defer: ["*.*"]}')
+        options: dict[str, Any] = {"models": {"scripted": model}, "watch": False, "store": JsonStore()}
+        async with Runtime.open(root, tools=[*TOOLS_OF_BUSINESS, edit_rules], **options) as runtime:
+            opened.append(runtime)
+            await runtime.run("go", agent="clerk")
+
+    asyncio.run(main())
+    found, last = names(model.requests[1]), names(model.requests[2])
+    assert REFUND in found
+    assert last == [name for name in found if name != REFUND]
 
 
 def test_a_sub_agent_does_not_find_what_its_caller_denies(tmp_path: Path) -> None:
@@ -346,6 +411,64 @@ def test_a_replay_finds_the_same(tmp_path: Path) -> None:
             return await replay(root, stored, runtime.catalog.current)
 
     assert asyncio.run(main()) == ()
+
+
+# --- what searches have found, for providers that accept tools late
+
+
+def late(request: ModelRequest) -> list[str]:
+    found = request.late_tools(Capabilities(late_tools=True))
+    return [one.name for tools in found.values() for one in tools]
+
+
+def test_requests_say_which_tools_each_search_has_found(tmp_path: Path) -> None:
+    more = calls((TOOL_SEARCH, {"words": "create refund invoice"}), prefix="m")
+    _, model = drive(clerk(tmp_path), SEARCH, more, more, "done")
+    first, second, third, fourth = model.requests
+    assert first.found == {}
+    assert late(second) == names(second)[1:]
+    assert late(third) == names(third)[1:]
+    assert third.found is not None
+    assert [*third.found] == ["s1", "m1"]
+    assert names(third)[: len(names(second))] == names(second)
+    assert fourth.found == third.found, "nothing new, so the model reads the text"
+    _, model = drive(clerk(tmp_path, "{allow: [calculator]}"), "done")
+    assert model.requests[0].found is None
+
+
+def test_a_tool_that_is_called_by_its_name_is_an_ordinary_one(tmp_path: Path) -> None:
+    _, model = drive(clerk(tmp_path), calls((REFUND, {"nam": "Ann"})), SEARCH, "done")
+    assert names(model.requests[1]) == [TOOL_SEARCH, REFUND]
+    assert late(model.requests[2]) == names(model.requests[2])[2:]
+
+
+def test_a_result_that_must_be_read_refers_to_no_tools(tmp_path: Path) -> None:
+    """A tool whose definition has no room is only named in the text."""
+    turns = [calls((TOOL_SEARCH, {"words": tries[-1]}), prefix=f"s{n}-") for n, (_, *tries) in enumerate(REQUESTS[::5])]
+    _, model = drive(clerk(tmp_path, limits="{steps: 50, tool_calls: 50}"), *turns, "done")
+    last = model.requests[-1]
+    texts = {message.tool_call_id: message.content for message in last.messages if message.role == "tool"}
+    assert last.found is not None
+    assert any("for lack of room" in text for text in texts.values())
+    assert not any("for lack of room" in texts[call_id] for call_id in last.found)
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_the_model_reads_what_a_hook_makes_of_a_result(tmp_path: Path, changes: bool) -> None:
+    returned = "result.model_copy(update={'output': 'changed'})" if changes else "None"
+    hook = f"from agentsd import hook\n\n\n@hook\ndef note(context, call, result):\n    return {returned}\n"
+    root = write(clerk(tmp_path, hooks="{after_tool: [mine.note]}"), {"plugins/mine.py": hook})
+    _, model = drive(root, SEARCH, "done")
+    assert (results(model)[0] == "changed") is changes
+    assert bool(late(model.requests[1])) is not changes
+
+
+def test_what_was_found_stays_after_a_pause(tmp_path: Path) -> None:
+    root = clerk(tmp_path, '{allow: ["*.*"], ask: [billing.create_refund], defer: auto}')
+    turns = SEARCH, calls((REFUND, {"name": "Ann"})), "done"
+    _, model = drive(root, *turns, store=f"sqlite:///{tmp_path}/runs.db", decision=Approve())
+    assert model.requests[2].found == model.requests[1].found
+    assert REFUND in late(model.requests[2])
 
 
 # --- limits, plans, commands

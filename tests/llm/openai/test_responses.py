@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,6 +89,46 @@ def message(text: str, number: int = 1, **more: Any) -> oai.ResponseOutputMessag
 
 
 # --- requests
+
+
+def test_found_tools_follow_the_result_that_found_them() -> None:
+    call = Message(role="assistant", tool_calls=(ToolCall(id="s1", tool=SEARCH.name, arguments={}),))
+    found = Message(role="tool", content="found", tool_call_id="s1", status="success")
+    begin = request(tools=(SEARCH,), found={})
+    asked = replace(begin, messages=(USER, call, found), tools=(SEARCH, READ), found={"s1": [READ.name, "gone"]})
+    late, early = Capabilities(late_tools=True), Capabilities()
+
+    first, second = sent(begin, capabilities=late), sent(asked, capabilities=late)
+    assert second["tools"] == first["tools"]
+    kinds = [item.get("type") for item in second["input"]]
+    assert kinds == [None, "function_call", "function_call_output", "additional_tools"]
+    assert second["input"][2]["output"] == "found"
+    (added,) = second["input"][3]["tools"]
+    assert added["name"] == "docs__read"
+
+    unknown = sent(asked, capabilities=early)
+    assert [tool["name"] for tool in unknown["tools"]] == [SEARCH.wire_name, "docs__read"]
+    assert len(unknown["input"]) == 3
+
+
+def test_a_tool_that_left_the_request_is_not_in_its_conversation() -> None:
+    """The encoded messages of a run are kept, and must not keep definitions."""
+    call = Message(role="assistant", tool_calls=(ToolCall(id="s1", tool=SEARCH.name, arguments={}),))
+    found = Message(role="tool", content="found", tool_call_id="s1", status="success")
+    asked = replace(request(), messages=(USER, call, found), tools=(SEARCH, READ), found={"s1": [READ.name]})
+
+    async def run() -> list[str]:
+        async with wire_server([says(RESPONSES, "ok")] * 2) as server:
+            client = ResponsesModel(
+                "openai", "m", api_key=KEY, base_url=server.url, capabilities=Capabilities(late_tools=True)
+            )
+            await deltas(client, asked)
+            await deltas(client, replace(asked, tools=(SEARCH,)))
+            return [json.dumps(body) for body in server.requests]
+
+    with_it, without = asyncio.run(run())
+    assert "docs__read" in with_it
+    assert "docs__read" not in without
 
 
 def test_conversation_tools_and_settings_reach_the_server() -> None:

@@ -15,6 +15,7 @@ _OPTIONS = {
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _MOST_MARKS = 4
+_NO_TOOL_SEARCH = re.compile(r"claude-(3|[a-z]+-4-([01]|20))")
 _THINKING = ("thinking", "redacted_thinking")
 
 
@@ -124,6 +125,43 @@ def tools(sent: Sent) -> None:
         raise Refused("tool_choice: tool_choice may only be specified while providing tools")
 
 
+def some_tool_is_not_deferred(sent: Sent) -> None:
+    """Refuse a request whose tools are all deferred.
+
+    See https://platform.claude.com/docs/en/agents-and-tools/tool-use/tool-search-tool.
+    """
+    offered = sent.body.get("tools")
+    if offered and all(tool.get("defer_loading") for tool in offered):
+        raise Refused("At least one tool must have defer_loading=false. All tools cannot be deferred.")
+
+
+def deferred_tools_have_no_mark(sent: Sent) -> None:
+    """Refuse a cache mark on a deferred tool: https://github.com/anthropics/claude-code/issues/86743."""
+    for tool in sent.body.get("tools") or ():
+        if tool.get("defer_loading") and "cache_control" in tool:
+            said = f"Tool '{tool['name']}' cannot have both defer_loading=true and cache_control set."
+            raise Refused(f"{said} Tools with defer_loading cannot use prompt caching.")
+
+
+def older_models_defer_nothing(sent: Sent) -> None:
+    """Refuse deferred tools of models before 4.5: https://github.com/anthropics/claude-code/issues/27065."""
+    for place, tool in enumerate(sent.body.get("tools") or ()):
+        if "defer_loading" in tool and _NO_TOOL_SEARCH.search(sent.model):
+            raise Refused(f"tools.{place}.custom.defer_loading: Extra inputs are not permitted")
+
+
+def references_have_tools(sent: Sent) -> None:
+    """Refuse a reference to a tool that is not in the request.
+
+    Seen in https://github.com/anthropics/claude-code/issues/25212.
+    """
+    offered = {tool["name"] for tool in sent.body.get("tools") or ()}
+    results = [block.get("content") for message in sent.messages for block in _blocks(message)]
+    for inner in (inner for content in results if isinstance(content, list) for inner in content):
+        if inner["type"] == "tool_reference" and inner["tool_name"] not in offered:
+            raise Refused(f"Tool reference '{inner['tool_name']}' not found in available tools")
+
+
 def input_schemas(sent: Sent) -> None:
     """Refuse schemas outside of Anthropic's subset: https://github.com/dearlordylord/huly-mcp/issues/66."""
     for place, tool in enumerate(sent.body.get("tools") or ()):
@@ -170,10 +208,15 @@ ANTHROPIC = Peer(
         results_follow_calls,
         results_have_calls,
         tools,
+        some_tool_is_not_deferred,
+        deferred_tools_have_no_mark,
+        older_models_defer_nothing,
+        references_have_tools,
         input_schemas,
         cache_marks,
         thinking,
     ),
     error,
     api="anthropic",
+    capabilities="late_tools: true",
 )

@@ -23,6 +23,24 @@ def known_options(sent: Sent) -> None:
             raise Refused(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
 
 
+def _tools(sent: Sent) -> list[tuple[str, Body]]:
+    """Return the tools of the request and those in the conversation, each with its place."""
+    added = [(place, item) for place, item in placed(_items(sent), "input") if item.get("type") == "additional_tools"]
+    later = (found for place, item in added for found in placed(item["tools"], f"{place}.tools"))
+    return [*placed(sent.body.get("tools"), "tools"), *later]
+
+
+def added_tools_are_of_developers(sent: Sent) -> None:
+    """Refuse tools in the conversation of another role.
+
+    See https://github.com/openai/openai-python/blob/v3.3.0/src/openai/types/responses/response_input_item_param.py.
+    """
+    for place, item in placed(_items(sent), "input"):
+        if item.get("type") == "additional_tools" and item.get("role") != "developer":
+            said = f"Invalid value: '{item.get('role')}'. Supported values are: 'developer'."
+            raise Refused(said, param=f"{place}.role", code="invalid_value")
+
+
 def outputs_follow_calls(sent: Sent) -> None:
     """Refuse a call without its output, and an output without its call.
 
@@ -69,14 +87,14 @@ def reasoning_is_encrypted(sent: Sent) -> None:
 
 def functions_are_flat(sent: Sent) -> None:
     """Refuse tools of chat completions: https://platform.openai.com/docs/guides/migrate-to-responses."""
-    for place, tool in placed(sent.body.get("tools"), "tools"):
+    for place, tool in _tools(sent):
         if "name" not in tool:
             raise Refused(f"Missing required parameter: '{place}.name'.", code="missing_required_parameter")
 
 
 def function_schemas(sent: Sent) -> None:
     """Refuse parameters outside of OpenAI's subset: https://github.com/nspady/google-calendar-mcp/issues/39."""
-    for place, tool in placed(sent.body.get("tools"), "tools"):
+    for place, tool in _tools(sent):
         check_function(tool, f"{place}.parameters")
 
 
@@ -92,8 +110,10 @@ RESPONSES = Peer(
     "openai/gpt-5.4-mini",
     (
         *(known_options, functions_are_flat, chosen_tools_exist, outputs_follow_calls, ids_have_their_prefix),
-        *(reasoning_precedes_its_item, reasoning_is_encrypted, function_schemas, strict_formats),
+        *(added_tools_are_of_developers, reasoning_precedes_its_item, reasoning_is_encrypted),
+        *(function_schemas, strict_formats),
     ),
     error,
     api="responses",
+    capabilities="late_tools: true",
 )
