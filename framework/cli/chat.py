@@ -7,7 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, redirect_stdout
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -39,7 +39,7 @@ from framework.cli.location import (
 from framework.cli.project import trace_export
 from framework.cli.run import StartupProblems, answer, data_of, print_result, shown_from_now, view_of_run
 from framework.cli.show import View, requested_waterfall
-from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, wrapped_line
+from framework.cli.terminal import draws, is_terminal, prints_on_stderr, raw_stderr, say, starting, wrapped_line
 from framework.cli.transcripts import conversation_lines
 from framework.config.snapshot import AGENTS
 from framework.engine.context.events import RunStream
@@ -209,7 +209,9 @@ def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
 
 async def _chat(location: Location, given: Mapping[str, Any], answers: AnswerOutput) -> int:
     opened = Runtime.open(location.root, store=store_url(location), single_user=True, gate_start=False)
-    async with opened as runtime:
+    async with AsyncExitStack() as stack:
+        with starting():  # large API documents take seconds
+            runtime = await stack.enter_async_context(opened)
         answers.problems.show(runtime.catalog.current.startup_problems)
         with answers.problems.shown_once():
             return await _converse(runtime, location, given, answers)

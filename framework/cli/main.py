@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import takewhile
@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from framework.cli.completion import CommandEntry, find_entry, read_index
-from framework.cli.terminal import THREAD, draws, protected, raw_stderr, say
+from framework.cli.terminal import THREAD, protected, say, starting
 from framework.telemetry.redact import MaskingFormatter
 from framework.types.errors import EXIT_CANCELLED, EXIT_USAGE, AgentsdError, ConfigError, exit_code_of
 from framework.types.redact import redact
@@ -29,19 +29,6 @@ from framework.types.text import did_you_mean
 
 SLOW = ("chat", "run")
 """Commands that import the engine, and then show what they do on a terminal: it must not be blank until then."""
-
-
-@contextmanager
-def _starting() -> Iterator[None]:
-    """Show on a terminal that a command starts; the line is erased afterwards."""
-    if not draws():
-        yield
-        return
-    click.secho("starting…", dim=True, nl=False, err=True)
-    try:
-        yield
-    finally:
-        raw_stderr().write("\r\x1b[2K")
 
 
 class LazyGroup(click.Group):
@@ -71,7 +58,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self._commands_of:
             return None
         module, _, name = self._modules.get(cmd_name, f"{cmd_name}:command").partition(":")
-        with _starting() if cmd_name in SLOW else nullcontext():
+        with starting() if cmd_name in SLOW else nullcontext():
             command: click.Command = getattr(import_module(f"framework.cli.{module}"), name)
         if not gc.isenabled():  # since `entry`; a frozen object is never collected, so freeze before anything is opened
             gc.freeze()

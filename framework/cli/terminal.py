@@ -108,6 +108,19 @@ def shows_answers() -> bool:
 
 
 @contextmanager
+def starting() -> Iterator[None]:
+    """Show on a terminal that a command starts; the line is erased afterwards."""
+    if not draws():
+        yield
+        return
+    click.secho("starting…", dim=True, nl=False, err=True)
+    try:
+        yield
+    finally:
+        raw_stderr().write("\r\x1b[2K")
+
+
+@contextmanager
 def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
     """Call `act` on Ctrl-C while the context is open."""
     loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ from tests.support.commands import PATIENCE, agentsd, read_until, terminal
 from tests.support.forks import Fork
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
-from tests.support.screens import without_styles
+from tests.support.screens import screen_of, without_styles
 
 PASTE = "\x1b[200~{}\x1b[201~"
 UP, CTRL_A, CTRL_C, CTRL_D = "\x1b[A", "\x01", "\x03", "\x04"
@@ -63,6 +63,22 @@ def piped(project: Path, *lines: str, words: tuple[str, ...] = ("-a", "one", "-c
     done = agentsd("chat", *words, cwd=project, stdin="".join(f"{line}\n" for line in lines))
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
+
+
+def test_the_screen_says_that_a_chat_starts_while_files_are_loaded(project: Path) -> None:
+    gate = project / "gate"
+    os.mkfifo(gate)
+    write(project, {"plugins/held.py": f"open({str(gate)!r}).read()\n"})
+    with terminal("chat", cwd=project) as (process, master):
+        with gate.open("w"):  # opens when the plugin reads
+            shown = read_until(master, re.compile("starting….*starting…", re.DOTALL))
+            assert screen_of(shown)[-1].strip() == "starting…"
+            gate.unlink()
+            gate.touch()
+        shown += read_until(master, "you>")
+        assert not [line for line in screen_of(shown) if "starting…" in line]
+        typed(master, "/quit\r")
+        assert process.wait(PATIENCE) == 0
 
 
 # --- editing

@@ -477,10 +477,12 @@ async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) 
     expected = _expected_tokens(run, request)
     try:
         run.budget.check_tokens(expected)
-    except LimitExceeded:
+    except LimitExceeded as error:
         place = run.agent.place("runtime_policy", "max_total_tokens")
-        advice = f"{_window_advice(run, expected, 0)}, or raise the limit ({place})"
-        await run.warn("max_total_tokens", f"the next request does not fit into what is left of it: {advice}")
+        left = max(0, round(error.allowed - error.used + expected))
+        advice = f"{_window_advice(run, expected, 0)}, or raise limits.tokens ({place})"
+        text = f"the next request has about {expected} tokens, and {left} of {error.allowed} are left: {advice}"
+        await run.warn("max_total_tokens", text)
         raise
     if window is None:
         return
@@ -552,7 +554,7 @@ def _window_advice(run: RunContext, expected: int, answer: int) -> str:
         (earlier, "start a new conversation"),
         (notes, f"lower memory.recall_tokens ({run.agent.place('memory')})"),
         (sum(later), f"have tools return less, or lower limits.observation_chars ({place})"),
-        (own, "shorten the agent's instructions, or allow it fewer tools"),
+        (own, "shorten the agent's instructions, or allow it fewer tools, or defer them"),
         (answer, "lower model_settings.max_tokens"),
     )
     tokens, advice = max(parts)

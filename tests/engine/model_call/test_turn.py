@@ -228,7 +228,11 @@ def test_a_history_that_does_not_fit_into_the_window_is_summarized(tmp_path: Pat
 @pytest.mark.parametrize(
     ("keys", "message", "advice"),
     [
-        ({"instructions": "word " * 3000}, "go", "shorten the agent's instructions, or allow it fewer tools"),
+        (
+            {"instructions": "word " * 3000},
+            "go",
+            "shorten the agent's instructions, or allow it fewer tools, or defer them",
+        ),
         ({"model_settings": "{max_tokens: 1900}"}, "go", "lower model_settings.max_tokens"),
         ({"runtime_policy": "{max_total_tokens: 100}"}, "word " * 300, "shorten the message"),
     ],
@@ -239,6 +243,9 @@ def test_the_advice_names_what_fills_the_window(
     result, server, warned = send(tmp_path, [says("never")], window=2000, message=message, **keys)
     assert (result.status, server.requests) == ("stopped", [])
     assert advice in warned[-1].message
+    if "runtime_policy" in keys:
+        assert re.match(r"the next request has about \d+ tokens, and 100 of 100 are left: ", warned[-1].message)
+        assert "or raise limits.tokens (agents.d/a.yaml:" in warned[-1].message
     assert warned[-1].code == result.finish_reason
 
 
