@@ -42,8 +42,12 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the objects of imported modules from later garbage collections."""
+    """Exempt the objects of imported modules from later garbage collections, and make these rarer.
+
+    Workers keep many objects; with the default thresholds, searching them takes 15 % of their CPU time.
+    """
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 
