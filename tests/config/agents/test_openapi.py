@@ -173,6 +173,29 @@ def test_a_changed_operation_waits_until_it_is_accepted(tmp_path: Path) -> None:
     asyncio.run(live(project(tmp_path, servers(operations="[getInvoice]")), use))
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("application/json", "application/x-www-form-urlencoded"),
+        ("in: path, required", "in: path, style: matrix, required"),
+        ("in: header, required: false, schema: {type: string}", "in: header, required: true, schema: {enum: [admin]}"),
+    ],
+)
+def test_a_change_of_how_an_operation_is_sent_waits(tmp_path: Path, before: str, after: str) -> None:
+    """Its description and its schema are the same."""
+
+    async def use(runtime: Runtime) -> None:
+        schemas = {name: runtime.catalog.current.tools[name].definition.parameters for name in offered(runtime)}
+        write(tmp_path, {"openapi/billing.yaml": DOCUMENT.replace(before, after)})
+        await runtime.reload()
+        (waiting,) = schemas.keys() - {*offered(runtime)}
+        assert f"{waiting} has a different description or schema than the accepted one" in problems(runtime)[0]
+        await runtime.catalog.accept([waiting])
+        assert runtime.catalog.current.tools[waiting].definition.parameters == schemas[waiting]
+
+    asyncio.run(live(project(tmp_path, servers(operations="[getInvoice, refund/create]")), use))
+
+
 def test_an_operation_added_to_the_document_waits_but_one_added_to_the_entry_does_not(tmp_path: Path) -> None:
     async def use(runtime: Runtime) -> None:
         write(tmp_path, {"plugins/apis.yaml": servers(operations="[getInvoice, refund/create]")})

@@ -233,6 +233,19 @@ def test_ten_thousand_operations_with_cycles_load_in_seconds_of_cpu_time() -> No
     assert not built.tools, "each refers to all the others"
     assert "its schema has more than 60000 characters" in built.faults[0].message
     assert built.faults[-1].message == "9950 more operations are not available"
+    assert len(built.faults) == 51
+
+
+@pytest.mark.hostile(8)
+def test_the_work_for_all_schemas_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.tools.openapi.document._MAX_WORK", 1_000)
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(90)}}
+    document = {"openapi": "3.1.0", "paths": {f"/p{n}": {"post": body(schema)} for n in range(12)}}
+    built = build(document)
+    assert len(built.tools) == 10
+    assert [fault.message.partition(": ")[2] for fault in built.faults] == [
+        "the document's schemas are too large together"
+    ] * 2
 
 
 @pytest.mark.hostile(8)
