@@ -35,7 +35,7 @@ from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results, run_tools
 from framework.engine.tool_call.results import partial_output
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.json_protocol import request_valid_reply, strip_fence
+from framework.llm.json_protocol import strip_fence
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import NOOP_SPAN, TraceSpan
 from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_model
@@ -93,7 +93,7 @@ class Run(RunContext):
 
         async def send() -> tuple[ModelRequest, ModelReply]:
             request = turns.build_turn_request(self, instructions, definitions)
-            return request, await request_valid_reply(self._call_model, request)
+            return request, await self._call_model(request)
 
         with self._fails_with_its_model(), self.step_span.activate():
             request, reply = await self._call_fitting(send)

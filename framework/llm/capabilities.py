@@ -22,7 +22,7 @@ from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.http import server_address
 from framework.types.messages import Usage
-from framework.types.spec import ModelSettings, PositiveInt, ReasoningLevel
+from framework.types.spec import ModelSettings, PositiveInt, Protocol, ReasoningLevel
 
 Thinking = Literal[
     "none",
@@ -192,6 +192,10 @@ class Capabilities(Frozen):
         if requested is None or not self.reasoning_levels or requested in self.reasoning_levels:
             return requested
         return min(self.reasoning_levels, key=lambda level: abs(LEVELS.index(level) - LEVELS.index(requested)))
+
+    def needs_json_protocol(self, protocol: Protocol) -> bool:
+        """Return whether the tools of an agent with this `protocol` are written as JSON for the model."""
+        return protocol == "json" or (protocol == "auto" and self.tools is False)
 
     def over(self, other: Capabilities) -> Capabilities:
         """Return these capabilities, with unknown values taken from `other`."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from framework.llm.answer_text import ThoughtSplitter, has_visible_text, require_content, split_thoughts
-from framework.llm.capabilities import Capabilities
 from framework.llm.client import (
     Delta,
     FinishReason,
@@ -39,7 +38,6 @@ from framework.llm.openai_format import (
 from framework.types.errors import ModelError
 from framework.types.media import TextPart
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, late_guidance, parse_call
-from framework.types.spec import Protocol
 from framework.types.text import fix_surrogates, read_json, shorten
 
 if TYPE_CHECKING:
@@ -325,41 +323,27 @@ def _shape_error(value: Mapping[str, Any], allowed: Mapping[str, Mapping[str, tu
 _MAX_ERRORS = 5
 
 
-def needs_json_protocol(protocol: Protocol, capabilities: Capabilities) -> bool:
-    """Return whether an agent's `protocol` selects this protocol for a model."""
-    return protocol == "json" or (protocol == "auto" and capabilities.tools is False)
-
-
-def with_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
-    """Return the client for an agent's `protocol`; `auto` wraps models known to have no function calls.
-
-    A client that is no language model (`ModelInfo.stand_in`) is returned unchanged.
-    """
-    info = client.info
-    needs_json = needs_json_protocol(protocol, info.capabilities) and not info.stand_in
-    return JsonProtocol(client) if needs_json else client
-
-
-async def request_valid_reply(send: SendRequest, request: ModelRequest) -> ModelReply:
-    """Send the request; retry an invalid reply once, with a message about what is wrong with it.
+async def retry_invalid_reply(send: SendRequest, request: ModelRequest, reply: ModelReply) -> ModelReply:
+    """Send a request whose reply is invalid once more, with a message about what is wrong with the reply.
 
     Errors raised by `send` are re-raised unchanged.
 
     Raises:
         ModelError: the reply was cut off, or the second one is invalid too.
     """
-    reply = await send(request)
-    if reply.unusable is None:
+    unusable = reply.unusable
+    if unusable is not None and _is_complete(reply.finish_reason):
+        correction = rejection(reply.message.content, _describe(unusable))
+        reply = await send(other_seed(replace(request, messages=(*request.messages, correction)), 1))
+        unusable = reply.unusable
+    if unusable is None:
         return reply
-    if _is_complete(reply.finish_reason):
-        correction = rejection(reply.message.content, _describe(reply.unusable))
-        changed = other_seed(replace(request, messages=(*request.messages, correction)), 1)
-        reply = await send(changed)
-    if reply.unusable is None:
-        return reply
+    problem = f"the answer still does not follow the protocol: {unusable.reason}"
     if not _is_complete(reply.finish_reason):
-        raise ModelError("the answer was cut by max_tokens: raise model_settings.max_tokens")
-    raise ModelError(f"the answer still does not follow the protocol: {reply.unusable.reason}")
+        problem = "the answer was cut by max_tokens: raise model_settings.max_tokens"
+    error = ModelError(problem)
+    error.message_id = reply.message_id
+    raise error
 
 
 class JsonProtocol:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, events
+from framework.engine.context.run_context import with_protocol
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, ScriptedModel, Unusable
 from framework.llm.json_protocol import (
@@ -23,8 +24,7 @@ from framework.llm.json_protocol import (
     ToolAction,
     parse_answer,
     reply_schema,
-    request_valid_reply,
-    with_protocol,
+    retry_invalid_reply,
 )
 from framework.testing import calls as scripted_calls
 from framework.types.errors import LimitExceeded, ModelError
@@ -328,7 +328,8 @@ def asked(*texts: str, **options: Any) -> tuple[ModelReply | ModelError, TextMod
 
     async def run() -> ModelReply | ModelError:
         try:
-            return await request_valid_reply(once, ModelRequest((USER,), tools=(ECHO,), **options))
+            request = ModelRequest((USER,), tools=(ECHO,), **options)
+            return await retry_invalid_reply(once, request, await once(request))
         except ModelError as error:
             return error
 
@@ -375,22 +376,24 @@ def test_llm05_a_reply_that_was_cut_off_is_neither_executed_nor_retried(output: 
     async def once(request: ModelRequest) -> ModelReply:
         return reply_of([delta async for delta in JsonProtocol(Cut()).stream(request)])
 
+    async def run() -> None:
+        request = ModelRequest((USER,), tools=(ECHO,), output=output)
+        await retry_invalid_reply(once, request, await once(request))
+
     with pytest.raises(ModelError, match="cut by max_tokens: raise"):
-        asyncio.run(request_valid_reply(once, ModelRequest((USER,), tools=(ECHO,), output=output)))
+        asyncio.run(run())
     assert len(requests) == 1
 
 
 def test_errors_of_the_request_function_are_raised_unchanged() -> None:
     limit = LimitExceeded("max_steps", used=2, allowed=1)
-    replies: list[ModelReply] = [ModelReply(Message(role="assistant"), "stop", Usage(), unusable=Unusable("no"))]
+    invalid = ModelReply(Message(role="assistant"), "stop", Usage(), unusable=Unusable("no"))
 
     async def once(request: ModelRequest) -> ModelReply:
-        if not replies:
-            raise limit
-        return replies.pop()
+        raise limit
 
     with pytest.raises(LimitExceeded) as caught:
-        asyncio.run(request_valid_reply(once, ModelRequest((USER,))))
+        asyncio.run(retry_invalid_reply(once, ModelRequest((USER,)), invalid))
     assert caught.value is limit
 
 

@@ -33,7 +33,7 @@ from framework.engine.context.events import EventHub, Journal, TextKind, next_ev
 from framework.engine.context.grants import GrantBook
 from framework.engine.context.policy import Budget, BudgetLedger, Policy, apply_settings, limited_to_shared_tools
 from framework.llm.client import ModelClient, ModelInfo, ModelRequest, ProbingClient
-from framework.llm.json_protocol import with_protocol
+from framework.llm.json_protocol import JsonProtocol
 from framework.llm.message_shape import RequestCache, ToolsetCache, message_tokens, tool_tokens
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client, environment_of
 from framework.store.types import RunQuery
@@ -51,6 +51,7 @@ from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.redact import redact
 from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, RunWarning, WarningCode
 from framework.types.spec import HookPlace
+from framework.types.spec import Protocol as ToolProtocol
 from framework.types.state import Confirmation, Decision, RunState
 from framework.types.text import content_digest, did_you_mean
 
@@ -223,6 +224,13 @@ class ModelCaller:
     def client(self, name: str) -> ModelClient:
         """Return the client of a model, in the agent's protocol; raises ConfigError if it is unknown or has no key."""
         return with_protocol(self.clients.get(self.settings, name), self.agent.spec.protocol)
+
+
+def with_protocol(client: ModelClient, protocol: ToolProtocol) -> ModelClient:
+    """Return the client for an agent's `protocol`; one that is no language model is returned unchanged."""
+    info = client.info
+    needs_json = info.capabilities.needs_json_protocol(protocol) and not info.stand_in
+    return JsonProtocol(client) if needs_json else client
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from framework.engine.model_call.retry import complete_with_retries, with_files
 from framework.engine.tool_call.memory import recall, recalled_messages
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest, SendRequest
-from framework.llm.json_protocol import request_typed_output, request_valid_reply
+from framework.llm.json_protocol import request_typed_output, retry_invalid_reply
 from framework.llm.message_shape import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.tools.mcp.source import McpSource
@@ -90,7 +90,7 @@ async def typed_reply(info: ModelInfo, call: SendRequest, request: ModelRequest,
     """
     if not info.typed:
         return await request_typed_output(call, request, output, by_schema=info.any_schema)
-    reply = await request_valid_reply(call, request)
+    reply = await call(request)
     try:
         return output.model_validate_json(reply.message.content)
     except ValidationError as error:
@@ -395,7 +395,7 @@ def _limit_notice(run: RunContext) -> Iterator[Message]:
 
 
 async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedClient | None = None) -> ModelReply:
-    """Call the model for a run: it counts as one step of its budget, with any number of attempts.
+    """Call the model for a run; a reply that does not follow the protocol is retried once.
 
     Args:
         run: the run that pays for the call.
@@ -406,8 +406,16 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
         LimitExceeded: a limit is used up before the call, or between two attempts; `context_full` if the request does
             not fit into the context window, by its estimated size or as the provider says.
         RequestError: the model does not accept a file of the run's message.
-        ModelError: no model answered.
+        ModelError: no model answered, or its reply was invalid twice.
     """
+    reply = await _call(run, request, primary)
+    if reply.unusable is None:
+        return reply
+    return await retry_invalid_reply(partial(_call, run, primary=primary), request, reply)
+
+
+async def _call(run: RunContext, request: ModelRequest, primary: NamedClient | None) -> ModelReply:
+    """Call the model: one step of the run's budget, with any number of attempts. Raises as `call_model`."""
     run.services.journal.check()
     run.budget.check_steps()
     caller = run.model_caller
@@ -777,8 +785,7 @@ async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
     messages = (*render_preamble(run), *render_summary(run), *texts_only, Message(role="user", content=prompt))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
     request = ModelRequest(messages, settings=settings, scratch=run.request_cache)
-    primary = run.model_caller.primary(model)
-    reply = await request_valid_reply(partial(call_model, run, primary=primary), request)
+    reply = await call_model(run, request, primary=run.model_caller.primary(model))
     if reply.finish_reason == "length":
         await warn_truncated(run)
     return reply.message.content

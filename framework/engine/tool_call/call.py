@@ -47,7 +47,6 @@ from framework.engine.tool_call.results import (
 )
 from framework.engine.tool_call.run_tools import call_handoff, call_run_tool, refused_handoff, run_script
 from framework.llm.capabilities import Capabilities
-from framework.llm.json_protocol import needs_json_protocol
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
@@ -403,7 +402,7 @@ def system_prompt(
     run = RunVariables(
         "<message>",
         http=http if HTTP_TOOL in agent.toolset.offered else None,
-        parallel_calls=not needs_json_protocol(agent.spec.protocol, capabilities),
+        parallel_calls=not capabilities.needs_json_protocol(agent.spec.protocol),
     )
     guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
     own = agent.instructions(locale, values, None, run), *agent.tool_guidance()
