@@ -22,7 +22,7 @@ from framework.types.errors import ConfigError
 from framework.types.frozen import Frozen
 from framework.types.http import server_address
 from framework.types.messages import Usage
-from framework.types.spec import ModelSettings, PositiveInt, Protocol, ReasoningLevel
+from framework.types.spec import ModelSettings, PositiveInt, ReasoningLevel
 
 Thinking = Literal[
     "none",
@@ -75,8 +75,6 @@ _MAKERS = {"openai": "openai", "anthropic": "anthropic", "google": "gemini", "x-
 """Providers of the models that only their makers serve, by their names at OpenRouter."""
 _OWN_APIS = ("anthropic", "gemini")
 """Providers with APIs of their own: what these refuse, every server with that API refuses."""
-_NOT_IN_RESPONSES = ("stop", "seed", "top_k", "min_p", "frequency_penalty", "presence_penalty")
-"""Settings that OpenAI's Responses API does not support."""
 _IN_BEDROCK = re.compile(r"^.*\banthropic\.(?=claude-)|-v\d+(:\w+)*$")
 """What the id of a model or an inference profile in Bedrock adds to the model's name: region, vendor and version."""
 LEVELS: tuple[ReasoningLevel, ...] = get_args(ReasoningLevel)
@@ -193,10 +191,6 @@ class Capabilities(Frozen):
             return requested
         return min(self.reasoning_levels, key=lambda level: abs(LEVELS.index(level) - LEVELS.index(requested)))
 
-    def needs_json_protocol(self, protocol: Protocol) -> bool:
-        """Return whether the tools of an agent with this `protocol` are written as JSON for the model."""
-        return protocol == "json" or (protocol == "auto" and self.tools is False)
-
     def over(self, other: Capabilities) -> Capabilities:
         """Return these capabilities, with unknown values taken from `other`."""
         values = {name: value for name in Capabilities.model_fields if (value := getattr(self, name)) is not None}
@@ -223,25 +217,6 @@ class UnsupportedSetting(NamedTuple):
     name: str
     problem: str
     hint: str
-
-
-def unsupported_settings(
-    provider: str, model: str, settings: ModelSettings, supported: Capabilities
-) -> Iterator[UnsupportedSetting]:
-    """Yield the settings that the provider, its API or the model does not support."""
-    api = listed_name(model).partition("/")[0]
-    for refused in supported.refused_settings or ():
-        if getattr(settings, refused) not in (None, ()):
-            subject = provider if provider == api and provider != "openai" else model  # `openai/` is any server
-            yield UnsupportedSetting(refused, f"{subject} does not support {refused}", "remove it from model_settings")
-    for name in _NOT_IN_RESPONSES if supported.api == "responses" else ():
-        if getattr(settings, name) not in (None, ()):
-            hint = "remove it from model_settings, or set `api: chat` at an alias of the model in agentsd.yaml"
-            yield UnsupportedSetting(name, f"the Responses API of {model} does not support {name}", hint)
-    level, levels = settings.reasoning, supported.reasoning_levels
-    if level is not None and levels and level not in levels:
-        problem = f"{model} does not support reasoning: {level}"
-        yield UnsupportedSetting("reasoning", problem, f"use one of its levels: {', '.join(levels)}")
 
 
 def accepted_settings(settings: ModelSettings, supported: Capabilities) -> ModelSettings:

@@ -9,17 +9,20 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
-from framework.llm.capabilities import Capabilities, known_capabilities
+from framework.llm.capabilities import Capabilities, UnsupportedSetting, known_capabilities, listed_name
 from framework.llm.message_shape import RequestCache
 from framework.types.errors import ModelError, RequestError
 from framework.types.http import server_address
 from framework.types.media import MEDIA_TYPES, MediaKind, MediaPart
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
+from framework.types.spec import Protocol as ToolProtocol
 from framework.types.text import shorten
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
 _ALL_MEDIA_TYPES = frozenset(MEDIA_TYPES)
+_NOT_IN_RESPONSES = ("stop", "seed", "top_k", "min_p", "frequency_penalty", "presence_penalty")
+"""Settings that OpenAI's Responses API does not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,30 @@ class ModelInfo:
         supported = self.capabilities
         enforced = supported.json_schema and (supported.json_with_tools or not with_tools)
         return self.answer_tool or bool(enforced and not self.any_schema)
+
+    def needs_json_protocol(self, protocol: ToolProtocol) -> bool:
+        """Return whether the tools of an agent with this `protocol` are written as JSON for the model."""
+        needs_json = protocol == "json" or (protocol == "auto" and self.capabilities.tools is False)
+        return needs_json and not self.stand_in
+
+    def unsupported_settings(self, settings: ModelSettings) -> Iterator[UnsupportedSetting]:
+        """Yield the settings that the provider, its API or the model does not support."""
+        supported = self.capabilities
+        for refused in supported.refused_settings or ():
+            if getattr(settings, refused) not in (None, ()):
+                is_its_api = self.provider == listed_name(self.name).partition("/")[0] and self.provider != "openai"
+                subject = self.provider if is_its_api else self.name  # `openai/` is any server
+                hint = "remove it from model_settings"
+                yield UnsupportedSetting(refused, f"{subject} does not support {refused}", hint)
+        for name in _NOT_IN_RESPONSES if supported.api == "responses" else ():
+            if getattr(settings, name) not in (None, ()):
+                problem = f"the Responses API of {self.name} does not support {name}"
+                hint = "remove it from model_settings, or set `api: chat` at an alias of the model in agentsd.yaml"
+                yield UnsupportedSetting(name, problem, hint)
+        level, levels = settings.reasoning, supported.reasoning_levels
+        if level is not None and levels and level not in levels:
+            problem = f"{self.name} does not support reasoning: {level}"
+            yield UnsupportedSetting("reasoning", problem, f"use one of its levels: {', '.join(levels)}")
 
     @property
     def name(self) -> str:

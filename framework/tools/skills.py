@@ -21,7 +21,7 @@ from framework.tools.child_processes import output_text, require_sandbox, run_sa
 from framework.tools.files import split_path
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError
-from framework.types.messages import ToolDefinition
+from framework.types.messages import Message, ToolDefinition
 from framework.types.text import did_you_mean, shorten, visible
 
 SKILL_LOAD, SKILL_READ, SKILL_RUN = "skill.load", "skill.read", "skill.run"
@@ -269,3 +269,10 @@ def _lines_from(text: str, start_line: int) -> str:
 def _size(content: bytes) -> str:
     size = file_bytes(content)
     return f"{size} bytes" if size < 1024 else f"{size / 1024:.1f} KB"
+
+
+def skill_calls(messages: Sequence[Message]) -> dict[str, str]:
+    """Return the name of each skill that these messages load, by the id of the call."""
+    calls = (call for message in messages for call in message.tool_calls if call.tool == SKILL_LOAD)
+    loaded = {message.tool_call_id for message in messages if message.role == "tool" and message.status == "success"}
+    return {call.id: str(call.arguments.get("name")) for call in calls if call.id in loaded}

@@ -11,8 +11,8 @@ import pytest
 
 from framework import Runtime
 from framework.config.settings import Settings
-from framework.llm.capabilities import known_capabilities, unsupported_settings
-from framework.llm.client import ModelRequest
+from framework.llm.capabilities import known_capabilities
+from framework.llm.client import ModelInfo, ModelRequest
 from framework.types.errors import ConfigError, ModelError
 from framework.types.messages import Message
 from framework.types.spec import ModelSettings
@@ -182,9 +182,9 @@ def test_rows_of_a_provider_apply_to_its_server_under_another_name() -> None:
     ],
 )
 def test_settings_that_a_family_of_models_refuses_are_known(model: str, setting: str, refused: bool) -> None:
-    known = known_capabilities(model)
-    given = ModelSettings.model_validate({setting: VALUES[setting]})
-    unsupported = unsupported_settings(model.partition("/")[0], model, given, known)
+    provider, _, name = model.partition("/")
+    info = ModelInfo(provider, name, capabilities=known_capabilities(model))
+    unsupported = info.unsupported_settings(ModelSettings.model_validate({setting: VALUES[setting]}))
     assert [one.name for one in unsupported] == ([setting] if refused else [])
 
 

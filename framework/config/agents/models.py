@@ -11,7 +11,8 @@ from framework.config.overlay import SETTINGS_FILE, SettingsSource
 from framework.config.settings import ModelAlias, Settings, variable_name
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import expand, get_dotted, mask_problems, variable_hint
-from framework.llm.capabilities import Capabilities, known_capabilities, unsupported_settings
+from framework.llm.capabilities import Capabilities, known_capabilities
+from framework.llm.client import ModelInfo
 from framework.llm.providers import chosen_api, missing_sdk, other_name
 from framework.types.budget import BudgetLimit, SharedBudget
 from framework.types.problem import Problem
@@ -329,11 +330,9 @@ def model_setting_problems(spec: AgentSpec, document: Document, prices: PriceLis
         if name in prices.own:
             continue
         alias = prices.aliases.get(name)
-        model = alias.model if alias else name
-        provider = model.partition("/")[0]
-        for setting, problem, hint in unsupported_settings(
-            provider, model, spec.model_settings, prices.capabilities(name)
-        ):
+        provider, _, model = (alias.model if alias else name).partition("/")
+        info = ModelInfo(provider, model, capabilities=prices.capabilities(name))
+        for setting, problem, hint in info.unsupported_settings(spec.model_settings):
             yield document.problem(("model_settings", setting), problem + place, hint=hint, at_key=True)
 
 

@@ -228,9 +228,7 @@ class ModelCaller:
 
 def with_protocol(client: ModelClient, protocol: ToolProtocol) -> ModelClient:
     """Return the client for an agent's `protocol`; one that is no language model is returned unchanged."""
-    info = client.info
-    needs_json = info.capabilities.needs_json_protocol(protocol) and not info.stand_in
-    return JsonProtocol(client) if needs_json else client
+    return JsonProtocol(client) if client.info.needs_json_protocol(protocol) else client
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from framework.engine.context.run_context import (
     usage_attributes,
 )
 from framework.llm.answer_text import Separated, ThoughtSplitter, reject_text_calls, require_content, without_thoughts
-from framework.llm.capabilities import accepted_settings, unsupported_settings, with_cost
+from framework.llm.capabilities import accepted_settings, with_cost
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest, other_seed, require_accepted
 from framework.llm.message_shape import blamed_tool, message_tokens
 from framework.telemetry import names
@@ -652,9 +652,7 @@ class _ModelCall:
                 raise
             raise ModelError(error.message, permanent=True) from None
         info, request = client.info, self._request
-        if not is_fallback and (
-            unsupported := list(unsupported_settings(info.provider, info.name, request.settings, info.capabilities))
-        ):
+        if not is_fallback and (unsupported := list(info.unsupported_settings(request.settings))):
             prefix = "" if name == info.name else f"{name}: "
             raise ConfigError(prefix + "; ".join(f"{one.problem}: {one.hint}" for one in unsupported))
         if request.output is not None and not info.typed:

@@ -32,7 +32,7 @@ from framework.llm.json_protocol import request_typed_output, retry_invalid_repl
 from framework.llm.message_shape import message_tokens
 from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.tools.mcp.source import McpSource
-from framework.tools.skills import SKILL_LOAD, skill_text
+from framework.tools.skills import skill_calls, skill_text
 from framework.tools.toolset import CLIENT
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, ToolError
 from framework.types.events import ContentReceived, Thought
@@ -305,13 +305,6 @@ def render_summary(run: RunContext) -> tuple[Message, ...]:
         return ()
     text = render(run, "earlier.j2", summary=summary.model_dump())
     return (Message(role="user", content=text.strip()),)
-
-
-def skill_calls(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the name of each skill that these messages load, by the id of the call."""
-    calls = (call for message in messages for call in message.tool_calls if call.tool == SKILL_LOAD)
-    loaded = {message.tool_call_id for message in messages if message.role == "tool" and message.status == "success"}
-    return {call.id: str(call.arguments.get("name")) for call in calls if call.id in loaded}
 
 
 def _kept_skills(run: RunContext) -> Iterator[Message]:

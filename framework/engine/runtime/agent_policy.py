@@ -14,6 +14,7 @@ from framework.config.settings import Settings
 from framework.engine.context.policy import VerdictKind
 from framework.engine.tool_call.call import ConditionalVerdict, ToolExplanation, explain_tools, system_prompt
 from framework.llm.capabilities import Capabilities, known_capabilities
+from framework.llm.client import ModelInfo
 from framework.tools.skills import AgentSkill
 from framework.types.frozen import Frozen
 from framework.types.spec import HookPlace, Risk
@@ -194,8 +195,8 @@ def render_prompt(agent: Agent, settings: Settings, locale: str | None, inputs: 
         locale: language of its templates. Default: that of the settings.
         inputs: values of its inputs; placeholders are used for those that are missing.
     """
-    capabilities = _capabilities(agent.spec.model or settings.model, settings)
-    text = system_prompt(agent, locale or settings.locale, inputs, settings.tools.http, capabilities)
+    model = ModelInfo("", "", capabilities=_capabilities(agent.spec.model or settings.model, settings))
+    text = system_prompt(agent, locale or settings.locale, inputs, settings.tools.http, model)
     return RenderedPrompt(system_prompt=text, system_prompt_tokens=estimate_tokens(text))
 
 

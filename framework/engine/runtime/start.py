@@ -75,7 +75,7 @@ async def load_conversation(store: Store, conversation_id: str, caller: Caller) 
         RequestError: several users or tenants have one with this id, and the caller none.
     """
     own = await store.conversation(conversation_id, caller.tenant, caller.user)
-    if own.is_stored or not caller.single_user:
+    if not caller.single_user or own.is_stored:
         return own
     query = ConversationQuery(id=conversation_id, tenant=caller.tenant, user=caller.user)
     owners = [(info.tenant, info.user) for info in await store.conversations(query)]

@@ -46,7 +46,7 @@ from framework.engine.tool_call.results import (
     split_output,
 )
 from framework.engine.tool_call.run_tools import call_handoff, call_run_tool, refused_handoff, run_script
-from framework.llm.capabilities import Capabilities
+from framework.llm.client import ModelInfo
 from framework.telemetry import names
 from framework.telemetry.redact import safe_traceback
 from framework.telemetry.spans import current_span
@@ -383,9 +383,7 @@ def explain_call(
     return ToolExplanation(tool, offered, verdict, deferred=deferred), error_message
 
 
-def system_prompt(
-    agent: Agent, locale: str, inputs: Mapping[str, Any], http: HttpLimits, capabilities: Capabilities
-) -> str:
+def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any], http: HttpLimits, model: ModelInfo) -> str:
     """Return the first message of a new conversation, with placeholders for the user's message and missing inputs.
 
     Args:
@@ -393,7 +391,7 @@ def system_prompt(
         locale: the language of its templates.
         inputs: values of its inputs.
         http: the operator's limits of `http_request`.
-        capabilities: what its model can do.
+        model: its model.
 
     Raises:
         PromptError: a template cannot be rendered.
@@ -402,7 +400,7 @@ def system_prompt(
     run = RunVariables(
         "<message>",
         http=http if HTTP_TOOL in agent.toolset.offered else None,
-        parallel_calls=not capabilities.needs_json_protocol(agent.spec.protocol),
+        parallel_calls=not model.needs_json_protocol(agent.spec.protocol),
     )
     guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
     own = agent.instructions(locale, values, None, run), *agent.tool_guidance()
