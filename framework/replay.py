@@ -25,8 +25,8 @@ from framework.engine.runtime.resume import RunResumer
 from framework.evals.runner import reachable_agents, without_budgets
 from framework.evals.suite import without_router_model
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
+from framework.store import memory_store
 from framework.store.types import StoredRun
-from framework.store.url import memory_store
 from framework.tools.arguments import SchemaArguments
 from framework.tools.declaration import Extension
 from framework.tools.tool import SourceKind, Tool, ToolContext, source_of

@@ -23,8 +23,8 @@ from framework.cli.terminal import escape_controls, say, wrapped_line
 from framework.config.overlay import ENVIRONMENT_VARIABLE, SETTINGS_FILE
 from framework.config.settings import ENV_FILE_VARIABLE, ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
+from framework.store import open_store
 from framework.store.types import Conversation, RunInfo, RunQuery, StoredRun, database_paths
-from framework.store.url import open_store
 from framework.types.errors import ConfigError, RequestError, RunNotFound
 from framework.types.frozen import parse_duration
 from framework.types.messages import Message

@@ -24,8 +24,8 @@ from framework.config.settings import LogFormat, Settings
 from framework.engine.runtime.presence import default_name
 from framework.engine.runtime.runtime import Runtime
 from framework.server.startup import run_worker
+from framework.store import shown_url
 from framework.store.types import WorkScope
-from framework.store.url import shown_url
 from framework.telemetry.setup import collect_metrics
 from framework.telemetry.spans import JsonFormatter
 from framework.tools.child_processes import forbid_inspection

@@ -28,8 +28,8 @@ from framework.engine.runtime.project import project_folder
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.triggers import Triggers
 from framework.llm.providers import import_sdks
+from framework.store import MEMORY_URL, open_store
 from framework.store.types import EVERYTHING, WorkScope
-from framework.store.url import MEMORY_URL, open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.redact import safe_traceback
 from framework.types.errors import AgentsdError, ClockRefused, ConfigError, StoreError, StoreLost, StoreTooNew

@@ -2,8 +2,7 @@
 
 In reading order; each module imports only from those below it:
 
-    connection_pool  Connections to tool servers, shared by the generations that use the same server entry.
-    remote_sources   Tools of HTTP hosts that list them, and agents of other servers, by the protocol A2A.
+    remote_sources   Tools of HTTP hosts and agents of other servers, and the connections that generations share.
     a2a_client       The client of such an agent: its card, tasks and results.
     openapi          HTTP APIs: tools that OpenAPI documents or the project's files describe.
     builtin          The tools that come with the runtime: files, search, logs, JSON, arithmetic, notes, HTTP.

@@ -13,8 +13,8 @@ from examples.scale_demo.postgres import new_database
 from framework import Runtime
 from framework.config.settings import Settings
 from framework.server.startup import open_work
+from framework.store import open_store
 from framework.store.store import Store
-from framework.store.url import open_store
 from framework.types.report import Fleet
 from framework.types.state import RunState
 from tests.support.commands import agentsd

@@ -12,7 +12,7 @@ import pytest
 from framework import Runtime
 from framework.config.settings import Settings
 from framework.server.startup import open_work
-from framework.store.url import open_store
+from framework.store import open_store
 from framework.types.state import RunState
 from tests.support.commands import agentsd
 from tests.support.held_calls import write_held_project

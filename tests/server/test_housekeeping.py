@@ -16,8 +16,8 @@ from framework import Runtime
 from framework.config.settings import Settings
 from framework.engine.runtime.background import BackgroundWork
 from framework.server.startup import ProcessFailed, Stopping, housekeeping
+from framework.store import open_store
 from framework.store.database import ConnectionThreads
-from framework.store.url import open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.types.errors import RunSuspended, StoreLost
 from framework.types.state import RunState

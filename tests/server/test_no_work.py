@@ -13,7 +13,7 @@ import pytest
 from framework import Runtime
 from framework.config.settings import Settings
 from framework.server.startup import housekeeping, open_work
-from framework.store.url import open_store
+from framework.store import open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.testing import ScriptedModel, calls
 from tests.support.projects import agent, write

@@ -27,8 +27,8 @@ from framework.server.event_stream import ConfigFeed
 from framework.server.operations_api import StoreCheck
 from framework.server.process import create_app
 from framework.server.startup import housekeeping
+from framework.store import open_store
 from framework.store.types import Blueprint
-from framework.store.url import open_store
 from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.setup import Scrape, collect_metrics
 from framework.types.messages import Message

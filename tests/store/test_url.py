@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from framework import Runtime
+from framework.store import open_store
 from framework.store.memory import MemoryStore
-from framework.store.url import open_store
 from framework.testing import ScriptedModel
 from framework.types.errors import ConfigError
 from tests.support.clocks import MovableClock

@@ -8,7 +8,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
-from framework.store.url import open_store
+from framework.store import open_store
 from framework.types.messages import Message
 from framework.types.state import RunRequest
 from tests.support.commands import ENVIRONMENT, agentsd

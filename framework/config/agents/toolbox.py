@@ -27,13 +27,13 @@ from framework.config.yaml.parse import (
     validation_problems,
 )
 from framework.telemetry.redact import safe_traceback
-from framework.tools.connection_pool import ConnectionPool, PooledSource, SourceConfig
 from framework.tools.declaration import Extension
 from framework.tools.logins import LoginStore
 from framework.tools.openapi.operations import Fault
 from framework.tools.openapi.source import ApiSource, BuiltApi, build_api, build_http_tool
 from framework.tools.plugin_trial import TrialNotStarted, try_plugins
 from framework.tools.plugins import Plugin, PluginError, PluginLoader, is_plugin, plugin_files
+from framework.tools.remote_sources import ConnectionPool, PooledSource, SourceConfig
 from framework.tools.skills import AgentSkill
 from framework.tools.tool import Tool, source_of
 from framework.tools.tool_source import ContractChange, Contracts

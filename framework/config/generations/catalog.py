@@ -42,9 +42,9 @@ from framework.config.snapshot import Snapshot, take_single_file_snapshot, take_
 from framework.telemetry import names
 from framework.telemetry.metrics import ReloadMetrics
 from framework.telemetry.spans import NOOP_SPAN, Spans, TraceSpan
-from framework.tools.connection_pool import ConnectionPool
 from framework.tools.logins import LOGINS_FOLDER, LoginStore
 from framework.tools.plugins import PluginLease, PluginLifecycle
+from framework.tools.remote_sources import ConnectionPool
 from framework.tools.tool import Tool
 from framework.tools.tool_source import Contracts
 from framework.types.events import ConfigRejected, ConfigReloaded

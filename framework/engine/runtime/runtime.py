@@ -36,8 +36,8 @@ from framework.engine.runtime.start import (
     replace_todo,
 )
 from framework.llm.client import ModelClient
+from framework.store import MEMORY_URL, memory_store, open_store
 from framework.store.types import Conversation, RunInfo
-from framework.store.url import MEMORY_URL, memory_store, open_store
 from framework.tools.plugins import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.budget import BudgetStatus, budget_statuses

@@ -411,7 +411,7 @@ def test_a_slow_server_is_logged_while_waiting_for_it(tmp_path: Path, caplog: py
         (problem,) = runtime.catalog.problems
         assert "mcp.slow is not connected" in problem.message
 
-    with caplog.at_level(logging.INFO, "framework.tools.connection_pool"):
+    with caplog.at_level(logging.INFO, "framework.tools.remote_sources"):
         live(write(tmp_path, files), body)
     (logged,) = [record for record in caplog.records if "waiting for mcp.slow to respond" in record.message]
     assert logged.levelname == "INFO"
