@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_without_guidance_the_system_prompt_is_the_bytes_of_its_file(
 ) -> None:
     root = project(tmp_path, text.encode(), guidance="none")
     requests = wire_systems(root, form, stream=stream)
-    on_disk = (root / "prompts/own/system.j2").read_bytes()
+    on_disk = (root / "prompts/own/system.j2").read_bytes().removeprefix(BOM_UTF8)
     assert [[system.encode() for system in systems] for systems in requests] == [[on_disk]] * 2
 
 
@@ -95,7 +96,7 @@ def test_without_guidance_any_prompt_reaches_the_model_unchanged(
             await runtime.run("go")
 
     asyncio.run(main())
-    assert [message.content for message in model.requests[0].messages] == [text, "go"]
+    assert [message.content for message in model.requests[0].messages] == [text.removeprefix("\ufeff"), "go"]
 
 
 @each_format
