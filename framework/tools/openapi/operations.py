@@ -140,7 +140,8 @@ def read_operations(document: ApiDocument, api_name: str, api: OpenApi) -> Opera
     _require_version(document)
     reader = _Reader(document, api_name, api)
     for path, item in as_mapping(document.data.get("paths")).items():
-        reader.read_path(str(path), item)
+        if not path.startswith("x-"):  # an extension
+            reader.read_path(path, item)
     return reader.result()
 
 

@@ -140,6 +140,12 @@ def test_operations_are_chosen_by_id_name_or_method_and_path() -> None:
     assert len(read(document, deprecated=True).found) == 3
 
 
+def test_extensions_among_the_paths_are_no_paths() -> None:
+    document = paths(a={})
+    document["paths"] |= {"x-owner": "us", "x-common": {"get": {}}}
+    assert one(document).path == "/a"
+
+
 def test_names_are_short_and_unique() -> None:
     document = paths(a={"operationId": "x" * 90}, b={"operationId": "x" * 91}, c={"operationId": "é"})
     names = [operation.name for operation in read(document).found]
