@@ -13,6 +13,7 @@ JOURNAL, JOURNAL_TEST = "engine/context/events", "engine/context/test_journal"
 HUB, HUB_TEST = "engine/context/events", "engine/context/test_event_hub"
 STREAM, STREAM_TEST = "engine/context/events", "engine/context/test_stream"
 LEDGER, LEDGER_TEST = "engine/context/policy", "engine/context/test_budget_ledger"
+DEFERRED_TEST = "engine/tool_call/test_deferred_tools"
 PINNING_TEST = "engine/context/test_pinning"
 FILES_TEST, LOST_TEST = "engine/test_files", "llm/test_lost_connections"
 WRITES_TEST, CANCEL_TEST = "store/test_writes", "engine/runtime/test_cancelling"
@@ -37,6 +38,8 @@ MUTANTS = (
     Mutant(POLICY, "RISKS.index(tool.risk) > RISKS.index(ceiling)", "RISKS.index(tool.risk) < 0", POLICY_TEST),
     Mutant(POLICY, "if tool.name not in agent.toolset.offered and", "if False and", POLICY_TEST),
     Mutant(POLICY, "if tool.confirm:", "if False:", POLICY_TEST),
+    Mutant("tools/toolset", "(name in searchable or name in on_demand)", "True", DEFERRED_TEST),
+    Mutant("llm/client", "if tool.name != self.settings.tool_choice}", "}", "llm/test_anthropic"),
     Mutant(POLICY, "RISKS.index(tool.risk) >= RISKS.index(threshold)", "False", POLICY_TEST),
     Mutant(BUDGET, "budget.state.tool_calls >= limit:", "budget.state.tool_calls > limit:", BUDGET_TEST),
     Mutant(BUDGET, "count > limit:", "count > limit + 1:", BUDGET_TEST),

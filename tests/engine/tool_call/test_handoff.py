@@ -361,3 +361,20 @@ async def test_clients_that_name_the_first_agent_continue_with_the_second(tmp_pa
 
     assert said == {name: ["Billing here.", "Still billing."] for name in said}
     assert (stored["agent"], stored["handed_to"]) == ("front", "billing")
+
+
+@in_a_loop
+async def test_the_other_agent_does_not_get_what_the_first_one_has_found(tmp_path: Path) -> None:
+    policy = "{allow: [orders.look, orders.refund], defer: [orders.refund]}"
+    found = calls(("tool_search", {"words": "refund"}), prefix="s")
+    files = {
+        name: agent(name, handoffs=f"[{other}]", skill_policy=policy)
+        for name, other in (("front", "billing"), ("billing", "front"))
+    }
+    async with desk(project(tmp_path, **files), found, calls(("handoff.billing", {"reason": "money"})), "Hi.") as one:
+        await one.say("I want a refund.")
+    before, after = one.requests[1:]
+    assert before.found == {"s1": ["orders.refund"]}
+    assert "orders.refund" in {tool.name for tool in before.tools}
+    assert after.found == {}
+    assert "orders.refund" not in {tool.name for tool in after.tools}
