@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "framework"
 FLOORS = (
     {"types"},
-    {"llm", "tools", "store", "conversation", "telemetry"},
+    {"llm", "tools", "store", "telemetry"},
     {"config"},
     {"evals"},
     {"engine"},

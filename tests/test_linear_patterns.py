@@ -28,7 +28,7 @@ TEXTS = 12 * FACTOR
 PARTS = 8
 """Tests that share the patterns, so that several workers can execute them."""
 ANCHORED = {"match", "fullmatch"}
-BOUNDED = {"framework.conversation": 80, "framework.llm.offline: (?:[\\s:": 40}
+BOUNDED = {"framework.engine.model_call.compaction": 80, "framework.llm.offline: (?:[\\s:": 40}
 BOUNDED |= {"framework.llm.offline: (\\S+)[\\s:=]*$": 40, "framework.tools.conditions: (?P<sign>": 100}
 """Length limits of the inputs of some patterns, by prefix of their names below."""
 

@@ -22,10 +22,10 @@ from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import Confirmations, NamedClient, RunContext, Services
 from framework.engine.model_call import turn as turns
+from framework.engine.model_call.compaction import fit_history, shorten_conversation
 from framework.engine.model_call.turn import (
     complete_reply,
     prepare_run,
-    shorten_conversation,
     stop_if_truncated,
     typed_reply,
     warn_if_full,
@@ -349,6 +349,14 @@ def discard_output(run: RunContext) -> None:
         results.replace_answer(run, "")
 
 
+async def _prepare(run: Run) -> None:
+    """Call the hooks of a run that starts or resumes, load what its model needs, and shorten a long history."""
+    await results.before_run(run)
+    await prepare_run(run)
+    if run.parent is None and run.state.history and not run.state.steps:
+        await fit_history(run)
+
+
 async def _execute(run: Run, executor: Executor) -> Confirmations:
     """Call the executor, and turn each way it can end into the run's final state.
 
@@ -360,8 +368,7 @@ async def _execute(run: Run, executor: Executor) -> Confirmations:
     try:
         async with deadline:
             run.services.journal.check()
-            await results.before_run(run)
-            await prepare_run(run)
+            await _prepare(run)
             output = await _answer(run, executor)
             state.data = await final_data(run, output)
             run.end("final", output)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.walk import walk_of_one_run
+from tests.support.walk import walk_of_one_run, walks
 
 MAP = (ROOT / "AGENTS.md").read_text("utf-8")
 PACKAGE = ROOT / "framework"
@@ -47,6 +47,15 @@ def test_the_walk_of_a_request_names_every_engine_module_that_a_run_enters(tmp_p
 
 def test_a_run_of_two_turns_and_one_call_enters_at_most_fourteen_engine_modules(tmp_path: Path) -> None:
     assert len(asyncio.run(_engine_modules(tmp_path))) <= 14
+
+
+MOST_FILES = {"call": 37, "denied": 37, "chat": 47, "pause": 42, "resume": 37, "plan": 46}
+"""How many files of the package each behaviour may enter. Somebody who follows it reads in all of them."""
+
+
+def test_a_behaviour_enters_few_files(tmp_path: Path) -> None:
+    found = {name: len(walk.files) for name, walk in asyncio.run(walks(tmp_path)).items()}
+    assert {name: count for name, count in found.items() if count > MOST_FILES[name]} == {}
 
 
 def test_engine_modules_call_each_other_in_one_direction(tmp_path: Path) -> None:

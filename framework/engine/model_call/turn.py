@@ -4,8 +4,7 @@ An answer that must fit a schema or a type is parsed. A text that the output lim
 is reported, as the agent's `on_truncation` says. Only text is continued: a model that is asked to continue JSON starts
 a new object, so an answer that is requested as JSON is requested again as a whole if it does not fit its schema.
 
-Before the first turn, a run is prepared: a local server is probed, the agent's MCP context is read, and a long history
-is summarized. A conversation that turns out not to fit the model's context window is summarized later, too.
+Before the first turn, a run is prepared: a local server is probed, and the agent's MCP context is read.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from framework.config.templates.prompts import HTTP_TOOL, PromptError, RunVariables
-from framework.conversation import extend_summary, last_messages, summarized_count
+from framework.config.templates.prompts import HTTP_TOOL, RunVariables
 from framework.engine.context.policy import ExpectedUse
 from framework.engine.context.run_context import ModelCaller, NamedClient, RunContext
 from framework.engine.model_call.retry import complete_with_retries, with_files
@@ -40,7 +38,7 @@ from framework.types.flat_schema import ANY_OBJECT
 from framework.types.messages import Message, ToolDefinition, Usage, late_guidance
 from framework.types.plan import read_items
 from framework.types.spec import McpPolicy, PromptRef
-from framework.types.text import estimate_tokens, one_line, shorten
+from framework.types.text import estimate_tokens, one_line
 
 T = TypeVar("T", bound=BaseModel)
 _FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."
@@ -249,6 +247,22 @@ def _shown_history(run: RunContext) -> Sequence[Message]:
     """Return the earlier messages that requests contain."""
     history = run.state.history
     return last_messages(history, run.agent.spec.conversation.window) if history else ()
+
+
+def last_messages(messages: Sequence[Message], window: int) -> list[Message]:
+    """Return at most `window` messages from the end, start with a user's, so that no call loses its result.
+
+    Of a turn that is longer than the window, its user's message and the last rounds remain.
+    """
+    start = max(0, len(messages) - window)
+    first_user = next((at for at in range(start, len(messages)) if messages[at].role == "user"), None)
+    if first_user is not None:
+        return list(messages[first_user:])
+    turn_start = next((at for at in range(start - 1, -1, -1) if messages[at].role == "user"), None)
+    if turn_start is None:
+        return []
+    rounds = next((at for at in range(start + 1, len(messages)) if messages[at].role != "tool"), len(messages))
+    return [messages[turn_start], *messages[rounds:]]
 
 
 def _with_short_result(message: Message, chars: int) -> Message:
@@ -462,6 +476,15 @@ async def use_larger_model(run: RunContext, limit: LimitExceeded, model: str | N
     return False
 
 
+async def warn_if_full(run: RunContext, limit: LimitExceeded) -> None:
+    """Warn with advice if the limit is the model's context window."""
+    if limit.limit == "context_full":
+        reason = f"the request does not fit into {limit.place}"
+        if limit.__cause__ is not None:
+            reason = str(limit.__cause__).partition(": start a new conversation")[0]
+        await run.warn("context_full", ": ".join((reason, *limit.__notes__)))
+
+
 async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:
     """Check the estimated size of a request before it is sent; warn when the context window fills.
 
@@ -588,23 +611,10 @@ async def emit_reply(run: RunContext, message: Message, message_id: str) -> None
 
 _MAX_MCP_CHARS = 64 * 1024
 """Characters of all MCP texts together."""
-_KEPT_SHARE = 0.5
-"""Share of the allowed history that stays verbatim: its end."""
-_WINDOW_SHARE = 0.5
-"""Share of the context window available to history. Caps the agent's own setting."""
-_STEPS_NEEDED = 2
-"""One step for the summary, and one for the answer."""
-_CHARS_PER_TOKEN = 3
-"""Few, so that what is cut to a number of tokens fits."""
-_MIN_RESULT_CHARS = 200
-"""A tool result is not cut to fewer characters."""
-_NO_SUMMARY = "The beginning of the conversation is not available: it does not fit into the model's context window."
-_REQUEST_CHARS = 200
-"""Characters of each earlier user message that the summary prompt quotes."""
 
 
 async def prepare_run(run: RunContext) -> None:
-    """Ask a local server what its model can do, report missing tools, recall notes and compact the history.
+    """Ask a local server what its model can do, report missing tools, recall notes.
 
     None of them fails the run: problems become warnings.
     """
@@ -613,7 +623,6 @@ async def prepare_run(run: RunContext) -> None:
     await _load_mcp_context(run)
     if run.agent.spec.memory.scope is not None:
         await recall(run)
-    await _fit_history(run)
 
 
 async def _warn_of_missing_tools(run: RunContext) -> None:
@@ -663,134 +672,3 @@ async def _read_mcp_item(run: RunContext, server: str, item: str | PromptRef) ->
     if isinstance(item, str):
         return await opened.source.resource(item)
     return await opened.source.prompt(item.name, item.arguments)
-
-
-# --- compaction
-
-
-async def _fit_history(run: RunContext) -> None:
-    """Replace the start of a long conversation by a summary; warn about messages that the model does not see.
-
-    If the summary fails, the run continues with the messages that fit its window.
-    """
-    state, settings = run.state, run.agent.spec.conversation
-    if run.parent is not None or state.steps or not state.history:
-        return
-    allowed = _allowed_tokens(run)
-    if allowed is not None and _size(state.history) > allowed:
-        await _summarize(run, int(allowed * _KEPT_SHARE))
-    if (length := len(state.history)) > settings.window:
-        advice = f"start a new conversation, or raise conversation.window ({run.agent.place('conversation')})"
-        await run.warn("window", f"the model sees only the last {settings.window} of {length} messages; {advice}")
-
-
-def _allowed_tokens(run: RunContext) -> int | None:
-    """Return how many tokens the history may have; None if it is not limited."""
-    allowed = run.agent.spec.conversation.compress_at_tokens
-    window = _window(run)
-    if allowed is None or window is None:
-        return allowed
-    return min(allowed, int(_WINDOW_SHARE * window))
-
-
-def _window(run: RunContext, model: str | None = None) -> int | None:
-    """Return the context window of a model, by default the agent's own, in tokens."""
-    return run.services.clients.window(run.model_caller.primary(model).info)
-
-
-def _size(messages: Sequence[Message]) -> int:
-    return sum(map(message_tokens, messages))
-
-
-async def warn_if_full(run: RunContext, limit: LimitExceeded) -> None:
-    """Warn with advice if the limit is the model's context window."""
-    if limit.limit == "context_full":
-        reason = f"the request does not fit into {limit.place}"
-        if limit.__cause__ is not None:
-            reason = str(limit.__cause__).partition(": start a new conversation")[0]
-        await run.warn("context_full", ": ".join((reason, *limit.__notes__)))
-
-
-async def shorten_conversation(run: RunContext) -> bool:
-    """Summarize the history, and cut long tool results of the run if they use much of the window.
-
-    Return whether the next request is shorter.
-    """
-    window, state = _window(run), run.state
-    room = int(_WINDOW_SHARE * (window or _size((*state.history, *state.messages))))
-    is_shorter = bool(state.history) and await _summarize(run, int(room * _KEPT_SHARE), must=True)
-    skills = skill_calls(state.messages)
-    cuttable = [one for one in state.messages if one.role == "tool" and one.tool_call_id not in skills]
-    results = [len(message.content) for message in cuttable]
-    if results and _size(state.messages) > room:
-        texts = _size(state.messages) - _size(cuttable)
-        chars = max(_MIN_RESULT_CHARS, (room - texts) * _CHARS_PER_TOKEN // len(results))
-        if max(results) > chars and run.cut_results(chars):
-            is_shorter = True
-            place = run.agent.place("runtime_policy", "max_observation_chars")
-            advice = f"have tools return less, or lower limits.observation_chars ({place})"
-            await run.warn("compressed", f"results of tools are cut to {chars} characters in requests: {advice}")
-    state.counted = (0, 0)  # of the longer conversation
-    return is_shorter
-
-
-async def _summarize(run: RunContext, keep: int, *, must: bool = False) -> bool:
-    """Summarize the history except its last `keep` tokens; return whether that succeeded.
-
-    Args:
-        run: the run with the history.
-        keep: tokens that remain.
-        must: the history does not fit. If the model cannot summarize it, only its facts and events remain.
-    """
-    state = run.state
-    count = summarized_count(state.history, keep, message_tokens)
-    max_steps = run.budget.limits.max_steps
-    if count == 0 or (max_steps is not None and max_steps < _STEPS_NEEDED and not must):
-        return False
-    replaced = state.history[:count]
-    try:
-        with run.span("conversation.compress", "CHAIN", {}):
-            text = await _summary_text(run, replaced)
-    except (ModelError, ConfigError, LimitExceeded, PromptError) as error:
-        await run.warn("compression", f"the conversation could not be summarized: {error}")
-        if not must or getattr(error, "retryable", False):
-            return False
-        text = _NO_SUMMARY
-    loaded = dict.fromkeys((*(state.summary.skills if state.summary else ()), *skill_calls(replaced).values()))
-    state.summary = extend_summary(state.summary, replaced, text).model_copy(update={"skills": tuple(loaded)})
-    state.history = state.history[count:]
-    run.rendered.pop("summary", None)
-    await run.save()
-    kept = "the store keeps them" if state.conversation_id else "the result has the summary in their place"
-    await run.warn("compressed", f"{count} messages of the conversation were summarized; {kept}")
-    return True
-
-
-async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
-    """Call `compress_model`, or the agent's model: the messages it has seen before are in its prompt cache."""
-    lines = run.state.summary.text.splitlines() if run.state.summary else ()
-    texts = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    texts += [" ".join(message.description.split()) for message in replaced if message.role == "user"]
-    prompt = render(run, "compress.j2", requests=[shorten(text, _REQUEST_CHARS) for text in texts])
-    model = run.agent.spec.conversation.compress_model
-    await run.model_caller.probe(model)
-    texts_only = _fitting_texts([message.as_text for message in replaced], _window(run, model))
-    messages = (*render_preamble(run), *render_summary(run), *texts_only, Message(role="user", content=prompt))
-    settings = run.state.model_settings.model_copy(update={"tool_choice": None})
-    request = ModelRequest(messages, settings=settings, scratch=run.request_cache)
-    reply = await call_model(run, request, primary=run.model_caller.primary(model))
-    if reply.finish_reason == "length":
-        await warn_truncated(run)
-    return reply.message.content
-
-
-def _fitting_texts(messages: Sequence[Message], window: int | None) -> Sequence[Message]:
-    """Return the last of the messages that fit into half of the window, each cut to a share of it."""
-    if window is None:
-        return messages
-    room = int(_WINDOW_SHARE * window)
-    if _size(messages) <= room:
-        return messages
-    most = room * _CHARS_PER_TOKEN // 4
-    cut = [message.model_copy(update={"content": shorten(message.content, most)}) for message in messages]
-    return cut[summarized_count(cut, room, message_tokens) :]

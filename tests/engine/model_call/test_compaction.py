@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from framework import ModelError, RunResult, Runtime, events, tool
 from framework.config.templates.prompts import Prompts
-from framework.conversation import events_of, extend_summary, facts_of, last_messages, summarized_count
+from framework.engine.model_call.compaction import events_of, extend_summary, facts_of, summarized_count
+from framework.engine.model_call.turn import last_messages
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn
 from framework.types.messages import Message, Summary, ToolCall, transcript_errors
