@@ -8,11 +8,10 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from contextvars import ContextVar
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,8 +69,6 @@ _NETWORK = {
 """Connection options of PostgreSQL: a network that drops packets is noticed in seconds instead of 15 minutes."""
 MEMORY = sa.make_url("sqlite://")
 """The URL of a database in memory."""
-_FILE: ContextVar[SqliteFile | None] = ContextVar("agentsd_file", default=None)
-"""The file that `sqlite_engine` connects to. Its name is that of the execution option of the file's engine."""
 NOW_FUNCTION = "agentsd_now"
 """SQL function without arguments that connections to SQLite have: the time of the store's clock."""
 _LISTENER = "agentsd signals"
@@ -109,12 +106,6 @@ def create_engine(
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url, begin, clock)
-    return _postgresql(url, idle_seconds, snapshots)
-
-
-@lru_cache(maxsize=32)
-def _postgresql(url: sa.URL, idle_seconds: float, snapshots: bool) -> sa.Engine:
-    """Return the engine of a database. It keeps no connections, but compiled statements, also for the next store."""
     options: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if snapshots else {}
     connect_args = {name: value for name, value in _NETWORK.items() if name not in url.query}
     try:
@@ -145,37 +136,21 @@ def _postgresql(url: sa.URL, idle_seconds: float, snapshots: bool) -> sa.Engine:
 
 
 @cache
-def sqlite_engine() -> sa.Engine:
-    """Return the engine of all SQLite databases, which share its compiled statements.
+def memory_engine() -> sa.Engine:
+    """Return the engine of all databases in memory, which share its compiled statements.
 
-    `connect` selects the file. Each connection without one is a database in memory of its own, without a clock. Any
-    thread may use it, one at a time: the driver's own transactions, which start with the first change, are enough.
+    Each connection is a database of its own, without a clock. Any thread may use it, one at a time: the driver's own
+    transactions, which start with the first change, are enough.
     """
-    options = {"check_same_thread": False}  # the thread that closes a store closes its connections
-    engine = sa.create_engine(MEMORY, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
-
-    @sa.event.listens_for(engine, "do_connect")
-    def _connect(dialect: sa.Dialect, record: Any, *_: object) -> Any:
-        file = _FILE.get()
-        if file is None:
-            return None
-        record.info[_LOCKS] = round(lock_seconds(file.url) * 1000)
-        return file.connect(dialect, options)
+    engine = sa.create_engine(
+        MEMORY, poolclass=sa.NullPool, hide_parameters=True, connect_args={"check_same_thread": False}
+    )
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, _: Any) -> None:
         connection.execute("PRAGMA foreign_keys=ON")
 
     return engine
-
-
-def connect(engine: sa.Engine) -> sa.Connection:
-    """Open a connection; raises StoreLost if the SQLite file of the engine was deleted or replaced."""
-    selected = _FILE.set(engine.get_execution_options().get(_FILE.name))
-    try:
-        return engine.connect()
-    finally:
-        _FILE.reset(selected)
 
 
 async def connect_to_listen(engine: sa.Engine) -> Any:
@@ -221,8 +196,26 @@ def wait_for_locks(connection: sa.Connection, seconds: float | None) -> None:
 
 
 def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
-    file = SqliteFile(url, clock)
-    engine = sqlite_engine().execution_options(**{_FILE.name: file})
+    file = SqliteFile(Path(url.database or ""))
+    options: dict[str, Any] = {"check_same_thread": False}  # the thread that closes the store closes its connections
+    options |= {} if "timeout" in url.query else {"timeout": _BUSY_SECONDS}
+    engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
+
+    @sa.event.listens_for(engine, "do_connect")
+    def _connect(*_: object) -> None:
+        file.check()  # SQLite would create a new one
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(connection: Any, record: Any) -> None:
+        connection.isolation_level = None  # transactions start as below
+        if file.is_empty:  # changing it later needs a VACUUM, see `pruning`
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        # Durable after a crash of the process, consistent after a power loss.
+        checkpoint = f"wal_autocheckpoint={_CHECKPOINT_PAGES}"
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", checkpoint):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.create_function(NOW_FUNCTION, 0, clock)
+        record.info[_LOCKS] = round(lock_seconds(url) * 1000)
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
@@ -235,30 +228,16 @@ def _sqlite(url: sa.URL, begin: str, clock: StoreClock) -> sa.Engine:
 class SqliteFile:
     """The file of a SQLite database."""
 
-    def __init__(self, url: sa.URL, clock: StoreClock) -> None:
+    def __init__(self, path: Path) -> None:
         """Create the file unless it exists; raises StoreError."""
-        self.url, self._clock, self._path = url, clock, Path(url.database or "")
+        self._path = path
         try:
-            make_private_folder(self._path.parent)
-            self._path.touch(mode=0o600)  # it contains conversations
-            opened = self._path.stat()
+            make_private_folder(path.parent)
+            path.touch(mode=0o600)  # it contains conversations
+            opened = path.stat()
         except OSError as error:
-            raise StoreError(f"store {self._path}: {error.strerror}{_hint(error)}") from None
+            raise StoreError(f"store {path}: {error.strerror}{_hint(error)}") from None
         self._identity = opened.st_ino, opened.st_dev
-
-    def connect(self, dialect: sa.Dialect, options: Mapping[str, Any]) -> Any:
-        """Return a new connection of the driver; raises StoreLost if the file was deleted or replaced."""
-        self.check()  # SQLite would create a new one
-        arguments, given = dialect.create_connect_args(self.url)
-        connection: Any = dialect.connect(*arguments, **{"timeout": _BUSY_SECONDS, **given, **options})
-        connection.isolation_level = None  # transactions start as in `_sqlite`
-        if self.is_empty:  # changing it later needs a VACUUM, see `pruning`
-            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        # Durable after a crash of the process, consistent after a power loss.
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"wal_autocheckpoint={_CHECKPOINT_PAGES}"):
-            connection.execute(f"PRAGMA {pragma}")
-        connection.create_function(NOW_FUNCTION, 0, self._clock)
-        return connection
 
     @property
     def is_empty(self) -> bool:
@@ -356,7 +335,7 @@ class ConnectionThreads:
     def _connection(self) -> sa.Connection:
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
-            connection = self._own.connection = connect(self.engine)
+            connection = self._own.connection = self.engine.connect()
             self._connections.add(connection)
         return connection
 
@@ -377,8 +356,8 @@ class MemoryConnection:
 
     def __init__(self, clock: StoreClock) -> None:
         """Create an empty database; `clock` is the time that SQL reads."""
-        self.engine = sqlite_engine()
-        self._connection, self._lock = connect(self.engine), threading.Lock()
+        self.engine = memory_engine()
+        self._connection, self._lock = self.engine.connect(), threading.Lock()
         driver: Any = self._connection.connection.dbapi_connection
         driver.create_function(NOW_FUNCTION, 0, clock)
         weakref.finalize(self, self._connection.close)

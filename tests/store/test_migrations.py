@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from framework import Approve, ConfigError, Runtime, Tool, tool
-from framework.store.database import StoreClock, connect, create_engine, parse_store_url
+from framework.store.database import StoreClock, create_engine, parse_store_url
 from framework.store.schema import (
     SCHEMA_VERSION,
     call_counts,
@@ -225,7 +225,7 @@ def as_development_version(number: int) -> Iterator[str]:
 async def change(url: str, root: Path, *statements: str) -> None:
     """Execute statements in a store without opening it."""
     engine = create_engine(parse_store_url(url, root), begin="BEGIN", idle_seconds=60, clock=StoreClock())
-    with connect(engine) as connection, connection.begin():
+    with engine.begin() as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
     engine.dispose()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from framework import Approve, Runtime, StoreError
 from framework.engine.runtime.background import EmbeddedSource
-from framework.store.database import StoreClock, connect, create_engine, parse_store_url
+from framework.store.database import StoreClock, create_engine, parse_store_url
 from framework.store.schema import SCHEMA_VERSION
 from framework.store.store import Store
 from framework.testing import ScriptedModel, calls
@@ -31,7 +31,7 @@ ADDITIONS = (
 def migrate(url: str, root: Path, version: int, min_version: int | None, additions: Sequence[str] = ADDITIONS) -> None:
     """Migrate a store as a newer version does."""
     engine = create_engine(parse_store_url(url, root), begin="BEGIN", idle_seconds=60, clock=StoreClock())
-    with connect(engine) as connection, connection.begin():
+    with engine.begin() as connection:
         for addition in additions:
             connection.exec_driver_sql(addition)
         row = {"version": version, "at": 0.0, "oldest": min_version}
@@ -80,7 +80,7 @@ def test_a_process_opens_a_newer_store_that_allows_it_and_changes_nothing(tmp_pa
                 assert (await runtime.run("hello")).output == "hi"
             await store.close()
         engine = create_engine(parse_store_url(store_url, tmp_path), begin="BEGIN", idle_seconds=60, clock=StoreClock())
-        with connect(engine) as connection, connection.begin():
+        with engine.begin() as connection:
             versions = (
                 connection.exec_driver_sql("SELECT version FROM agentsd_versions ORDER BY version").scalars().all()
             )

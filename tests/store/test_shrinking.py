@@ -149,6 +149,5 @@ def test_a_temporarily_locked_file_ends_no_run(tmp_path: Path) -> None:
         await other.wait()
         assert (await store.load_run(state.run_id)).status == "completed"
         await store.close()
-        sa.event.remove(store._database._writer.engine, "connect", connected)
 
     asyncio.run(main())
