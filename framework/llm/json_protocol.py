@@ -341,9 +341,7 @@ async def retry_invalid_reply(send: SendRequest, request: ModelRequest, reply: M
     problem = f"the answer still does not follow the protocol: {unusable.reason}"
     if not _is_complete(reply.finish_reason):
         problem = "the answer was cut by max_tokens: raise model_settings.max_tokens"
-    error = ModelError(problem)
-    error.message_id = reply.message_id
-    raise error
+    raise ModelError(problem).for_message(reply.message_id)
 
 
 class JsonProtocol:
