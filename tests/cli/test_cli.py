@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import COMMAND, ENVIRONMENT, PATIENCE, agentsd, read_to_end, read_until, terminal
+from tests.support.forks import Fork
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.screens import without_styles
@@ -32,8 +33,8 @@ def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
 
 
 def test_init_creates_a_valid_project_that_runs(tmp_path: Path) -> None:
-    assert agentsd_in_new_interpreter("init", "--example", cwd=tmp_path).returncode == 0
-    checked = agentsd_in_new_interpreter("check", cwd=tmp_path)
+    assert agentsd("init", "--example", cwd=tmp_path).returncode == 0
+    checked = agentsd("check", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis, web" in checked.stdout
     assert "all files are valid" in checked.stdout
@@ -236,15 +237,8 @@ def test_without_a_terminal_a_run_pauses_with_exit_code_3(tmp_path: Path) -> Non
 
 def test_an_edit_during_a_chat_changes_the_next_answer(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [calculator]}")})
-    chat = subprocess.Popen(
-        [*COMMAND, "chat", str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
-    )
-    with chat:
+    pipe = subprocess.PIPE
+    with Fork(["chat"], cwd=tmp_path, env=ENVIRONMENT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as chat:
         assert chat.stdin
         assert chat.stdout
         assert chat.stderr

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from framework.cli.init import STARTER_SETTINGS
-from tests.support.commands import ENVIRONMENT, agentsd
-from tests.support.paths import ROOT
+from tests.support.commands import agentsd
 from tests.support.projects import write
 
 
@@ -131,14 +129,12 @@ def test_a_new_agent_needs_a_folder(tmp_path: Path) -> None:
     assert "no such folder: nowhere; create a project with `agentsd init`" in done.stderr
 
 
-def test_extras_that_are_not_installed_are_no_warning_of_the_example(tmp_path: Path) -> None:
+def test_extras_that_are_not_installed_are_no_warning_of_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert agentsd("init", "--example", cwd=tmp_path).returncode == 0
-    program = (
-        "import sys; sys.modules.update(pydantic_monty=None, trafilatura=None)\n"
-        "from framework.cli.main import main; main(sys.argv[1:])"
-    )
+    monkeypatch.setitem(sys.modules, "pydantic_monty", None)
+    monkeypatch.setitem(sys.modules, "trafilatura", None)
     for words, shown in ((("check",), "all files are valid\n"), (("check", "--strict"), "not installed: web.read_url")):
-        command = [sys.executable, "-c", program, *words]
-        env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = agentsd(*words, cwd=tmp_path)
         assert (done.returncode, done.stderr, shown in done.stdout) == (0, "", True), done.stderr

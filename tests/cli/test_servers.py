@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ENVIRONMENT, agentsd, install_command_in
+from framework.llm import providers
+from tests.support.commands import agentsd, install_command_in
 from tests.support.mcp_definitions import server_file, tool_definition
-from tests.support.mcp_worlds import MODERN, configure
-from tests.support.paths import ROOT
+from tests.support.mcp_worlds import configure, raw
 from tests.support.projects import agent, write
 
 POLICY = '{allow: ["mcp.docs.*"]}'
@@ -69,18 +69,19 @@ def test_servers_that_were_not_contacted_are_named(broken: Path, words: tuple[st
 
 @pytest.mark.parametrize("words", [("run", "-a", "one", "hi"), ("check", "--connect"), ("explain", "one", "--connect")])
 def test_a_healthy_server_is_not_mentioned(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = agentsd(*words, cwd=project(tmp_path, *MODERN))
+    done = agentsd(*words, cwd=project(tmp_path, *raw(tmp_path).command))
     assert done.returncode == 0
     assert not any(word in done.stderr + done.stdout for word in ("warning", "WARNING", "waiting", "not contacted"))
 
 
 @pytest.mark.parametrize("words", [["check"], ["run", "-a", "one", "hi"]])
-def test_without_the_extra_check_and_run_name_the_package_to_install(tmp_path: Path, words: list[str]) -> None:
-    program = f"import sys; sys.modules.update(mcp=None); from framework.cli.main import main; main({words!r})"
-    env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program]
-    root = project(tmp_path, *MODERN)
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
+def test_without_the_extra_check_and_run_name_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("mcp.", "framework.tools.mcp.client"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    done = agentsd(*words, cwd=project(tmp_path, "never-started"))
     assert done.returncode == 0
     assert "plugins/servers.yaml:4:3: warning: mcp.docs needs the MCP SDK" in done.stderr
     assert install_command_in(tmp_path, "agentsd[mcp]") in done.stderr
@@ -100,20 +101,16 @@ def test_a_missing_package_of_a_tool_is_named_with_the_command_to_install_it(tmp
 
 
 @pytest.mark.parametrize("words", [["check"], ["run", "-a", "two", "hi"]])
-def test_without_the_sdk_of_a_model_check_and_run_name_the_package_to_install(tmp_path: Path, words: list[str]) -> None:
-    program = (
-        "import importlib.util; real = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name: None if name == 'anthropic' else real(name)\n"
-        f"from framework.cli.main import main; main({words!r})"
-    )
+def test_without_the_sdk_of_a_model_check_and_run_name_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(providers, "find_spec", lambda name: None if name == "anthropic" else find_spec(name))
     files = {
         "agentsd.yaml": "model: anthropic/claude-haiku-4-5\n",
         "agents.d/one.yaml": agent("one", model="anthropic/claude-haiku-4-5"),
         "agents.d/two.yaml": agent("two", model="offline"),
     }
-    env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    command, root = [sys.executable, "-c", program], write(tmp_path, files)
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = agentsd(*words, cwd=write(tmp_path, files))
     assert done.returncode == 0
     how = install_command_in(tmp_path, "agentsd[anthropic]")
     needed = f"warning: anthropic/claude-haiku-4-5 needs the SDK of anthropic: {how}"

@@ -20,7 +20,17 @@ from framework.cli.main import SHOW_CURSOR
 from framework.cli.show import DURATION_CHARS, GAP, GAPS, LEAST, LEAST_BAR, Widths, fitted
 from framework.types.state import Confirmation
 from tests.support.cases import cases
-from tests.support.commands import COMMAND, ENVIRONMENT, PATIENCE, agentsd, read_to_end, read_until, terminal
+from tests.support.commands import (
+    COMMAND,
+    ENVIRONMENT,
+    PATIENCE,
+    agentsd,
+    agentsd_process,
+    read_to_end,
+    read_until,
+    terminal,
+)
+from tests.support.forks import Fork
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 
@@ -144,10 +154,10 @@ def test_an_editor_without_a_usable_result_is_reported_and_decides_nothing(
 # --- streams
 
 
-def redirected(redirection: str, *arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command whose streams a shell redirects."""
+def redirected(redirection: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a new interpreter that starts with the streams that a shell redirects."""
     words = ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *COMMAND, *arguments]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment}
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -169,23 +179,36 @@ def test_a_chat_without_standard_input_ends(starter: Path) -> None:
 def test_a_full_disk_is_one_line(starter: Path, arguments: list[str]) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    done = redirected(">/dev/full", *arguments, cwd=starter)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "error: the output: No space left on device"
-    assert "Traceback" not in done.stderr
+    with (
+        Path("/dev/full").open("wb") as full,
+        Fork(
+            arguments, cwd=starter, env=ENVIRONMENT, stdout=full.fileno(), stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stderr
+        shown = process.stderr.read()
+    assert process.returncode == 1
+    assert shown.splitlines()[-1] == "error: the output: No space left on device"
+    assert "Traceback" not in shown
 
 
 def test_a_closed_pipe_ends_the_command_quietly(starter: Path) -> None:
-    done = redirected("| true", "tools", "list", cwd=starter)
-    assert done.stderr == ""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with Fork(
+        ["tools", "list"], cwd=starter, env=ENVIRONMENT, stdout=writing, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(writing)
+        assert process.stderr
+        assert process.stderr.read() == ""
 
 
 def test_characters_that_an_encoding_lacks_are_escaped(starter: Path) -> None:
     encoding = "latin-1"
-    done = redirected("", "run", "--trace", "echo 你", cwd=starter, PYTHONIOENCODING=encoding)
+    done = agentsd_process("run", "--trace", "echo 你", cwd=starter, PYTHONIOENCODING=encoding)
     assert done.returncode == 0
     assert done.stdout == "\\u4f60\n"
-    as_json = redirected("", "run", "--json", "echo 你", cwd=starter, PYTHONIOENCODING=encoding)
+    as_json = agentsd_process("run", "--json", "echo 你", cwd=starter, PYTHONIOENCODING=encoding)
     assert json.loads(as_json.stdout)["output"] == "你"
 
 

@@ -342,9 +342,10 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(command["env"])
     sys.argv[1:] = command["arguments"]
     sys.path[0] = command["cwd"]
+    encoding = command["env"].get("PYTHONIOENCODING", "utf-8")
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         lines = 1 if number == 2 or os.isatty(number) else -1
-        setattr(sys, name, open(number, mode, buffering=lines, encoding="utf-8", closefd=False))  # noqa: SIM115
+        setattr(sys, name, open(number, mode, buffering=lines, encoding=encoding, closefd=False))  # noqa: SIM115
 
 
 if __name__ == "__main__":
