@@ -8,14 +8,10 @@ argument is the port.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
-
-import anyio
 
 LOG = Path(sys.argv[1])
 SEAT = {"type": "string", "title": "Seat", "enum": ["window", "aisle"]}
@@ -53,7 +49,7 @@ def book(flight: str, answers: list[dict[str, Any]]) -> str:
 
 
 def newest() -> None:
-    from mcp import MCPError  # slow imports, which another part of this program does not need
+    from mcp import MCPError  # imports that `older`, of which each test starts some, does not need
     from mcp.server.mcpserver import Context, MCPServer
     from mcp.types import (
         INVALID_PARAMS,
@@ -90,6 +86,8 @@ def newest() -> None:
 
 
 def serve(app: Any) -> None:
+    import socket
+
     import uvicorn
 
     listening = socket.create_server(("127.0.0.1", int(sys.argv[3]) if sys.argv[3:] else 0))
@@ -106,9 +104,6 @@ TOOL = {
 }
 
 
-ANOTHER_IS_CALLED = asyncio.Event()
-
-
 async def ask_while_open(ctx: Any, asked: dict[str, Any]) -> Any:
     session, message = ctx.session, asked["message"]
     if "url" in asked:
@@ -116,10 +111,14 @@ async def ask_while_open(ctx: Any, asked: dict[str, Any]) -> Any:
     return await session.elicit_form(message, asked["requestedSchema"], ctx.request_id)
 
 
-async def converse_while_open(ctx: Any, flight: str) -> str:
+async def converse_while_open(ctx: Any, flight: str, another_is_called: Any) -> str:
+    import asyncio
+
+    import anyio
+
     note(flight, "called")
     if not flight.startswith("stubborn"):
-        ANOTHER_IS_CALLED.set()
+        another_is_called.set()
     answers: list[dict[str, Any]] = []
     while asked := questions(flight, len(answers)):
         at_once = [asked]
@@ -131,7 +130,7 @@ async def converse_while_open(ctx: Any, flight: str) -> str:
             note(flight, reply.action)
             if reply.action != "accept" and flight.startswith("stubborn"):
                 with anyio.CancelScope(shield=True):
-                    await ANOTHER_IS_CALLED.wait()
+                    await another_is_called.wait()
                     await ask_while_open(ctx, asked)
             if reply.action != "accept":
                 return f"not booked: {reply.action}"
@@ -141,12 +140,17 @@ async def converse_while_open(ctx: Any, flight: str) -> str:
 
 
 def sdk() -> None:
+    import asyncio
+
     from mcp import MCPError
     from mcp.server.lowlevel import Server
     from mcp.types import METHOD_NOT_FOUND, CallToolResult, ListToolsResult, RequestParams, TextContent
 
+    another_is_called = asyncio.Event()
+
     async def call(ctx: Any, params: Any) -> CallToolResult:
-        return CallToolResult(content=[TextContent(text=await converse_while_open(ctx, params.arguments["flight"]))])
+        text = await converse_while_open(ctx, params.arguments["flight"], another_is_called)
+        return CallToolResult(content=[TextContent(text=text)])
 
     async def tools(_: Any, __: Any) -> ListToolsResult:
         return ListToolsResult.model_validate({"tools": [TOOL]})
