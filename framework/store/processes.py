@@ -216,7 +216,7 @@ class ProcessLease:
             "lease_until": self._database.now + self.seconds,
             "lease_boot": self._leases.boot_lease(self.seconds),
         }
-        if self._renewed is None:
+        if self._renewed is None and not self._database.is_in_memory:
             delete_old(connection, self._database)
         row = {"id": self._leases.name, "name": storable(self.name), "started_at": self._database.now, **lease}
         insert = insert_into(processes, connection.dialect.name).values(row)
