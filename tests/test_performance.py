@@ -69,14 +69,14 @@ def loaded(project: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def loaded_with_openai(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Return the modules that a process has imported after one run on a server with OpenAI's API."""
+    """Return the modules that a process has imported after one run on a server with OpenAI's API, in a file."""
 
     async def run() -> set[str]:
         async with wire_server([says("84")]) as server:
             alias = f"{{model: openai/m, base_url: '{server.url}', api_key: k}}"
             files = {"agents.d/calc.yaml": agent("calc", model="wire"), "agentsd.yaml": f"models: {{wire: {alias}}}\n"}
             root = write(tmp_path_factory.mktemp("openai"), files)
-            return await asyncio.to_thread(modules_after_a_run, root, "84")
+            return await asyncio.to_thread(modules_after_a_run, root, "84", f"sqlite:///{root / 'state.db'}")
 
     return asyncio.run(run())
 
@@ -105,10 +105,9 @@ def test_a_run_on_a_server_with_openais_api_imports_nothing_that_it_does_not_use
     assert package not in loaded_with_openai
 
 
-def test_a_run_with_a_file_as_its_store_imports_nothing_of_postgresql(project: Path, tmp_path: Path) -> None:
-    loaded = modules_after_a_run(project, "84", f"sqlite:///{tmp_path / 'state.db'}")
-    assert "sqlalchemy.dialects.sqlite" in loaded, "the process has a store"
-    assert {name for name in loaded if "postgres" in name or "psycopg" in name} == set()
+def test_a_run_with_a_file_as_its_store_imports_nothing_of_postgresql(loaded_with_openai: set[str]) -> None:
+    assert "sqlalchemy.dialects.sqlite" in loaded_with_openai, "the process has a store"
+    assert {name for name in loaded_with_openai if "postgres" in name or "psycopg" in name} == set()
 
 
 def test_a_hundred_concurrent_runs_end_with_their_own_answers(project: Path) -> None:

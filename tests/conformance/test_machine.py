@@ -177,5 +177,5 @@ class Editing(RuleBasedStateMachine):
 
 TestEditing = pytest.mark.conformance(46)(Editing.TestCase)
 TestEditing.settings = settings(
-    max_examples=30 * FACTOR, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=20 * FACTOR, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -37,10 +37,18 @@ def docstrings(*marks: str) -> Iterator[tuple[str, str]]:
     """Every docstring of the files that contain one of `marks`, with its place, including those of constants."""
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text("utf-8")
-        for node in ast.walk(ast.parse(source)) if any(mark in source for mark in marks) else ():
+        for node in statements(ast.parse(source)) if any(mark in source for mark in marks) else ():
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", inspect.cleandoc(text)
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in a node, and not the expressions in them, which are nine of ten nodes."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for statement in getattr(node, field, ()) if not isinstance(node, ast.expr) else ():
+            yield statement
+            yield from statements(statement)
 
 
 def has_example(text: str) -> bool:

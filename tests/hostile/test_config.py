@@ -163,18 +163,20 @@ def test_asi04_a_plugin_that_breaks_at_import_keeps_its_last_good_tools(
 
 
 @pytest.mark.hostile(31)
-@pytest.mark.parametrize(
-    "name", ["json", "os", "logging", "asyncio", "pydantic", "framework", "tools", "sitecustomize"]
-)
 def test_asi04_a_plugin_named_like_a_module_does_not_replace_it_and_no_file_is_imported_automatically(
-    tmp_path: Path, name: str
+    tmp_path: Path,
 ) -> None:
     """Python files next to agents and templates are never imported, and a plugin does not shadow a module."""
-    evil = f"from pathlib import Path\nPath({str(tmp_path / 'pwned')!r}).touch()\n"
-    files: dict[str, str | bytes] = {f"{name}.py": evil, f"agents.d/{name}.py": evil, f"prompts/{name}.py": evil}
+    names = ("json", "os", "logging", "asyncio", "pydantic", "framework", "tools", "sitecustomize")
+    evil = f"from pathlib import Path\nPath({str(tmp_path)!r}, 'pwned-by-' + __name__).touch()\n"
+    files: dict[str, str | bytes] = {
+        f"{folder}{name}.py": evil for folder in ("", "agents.d/", "prompts/") for name in names
+    }
     after_edit(tmp_path, files)
-    assert not (tmp_path / "pwned").exists()
-    harmless: dict[str, str | bytes] = {f"plugins/{name}.py": "dumps = loads = path = getLogger = BaseModel = None\n"}
+    assert [*tmp_path.glob("pwned*")] == []
+    harmless: dict[str, str | bytes] = {
+        f"plugins/{name}.py": "dumps = loads = path = getLogger = BaseModel = None\n" for name in names
+    }
     assert after_edit(tmp_path, harmless | plugin(str(GOOD["plugins/p.py"]))) == ()
 
 

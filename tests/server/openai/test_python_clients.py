@@ -276,7 +276,8 @@ PROGRAMS = {
 }
 """Each prints one JSON object with what the client returned; the arguments are the base URL and a model."""
 FORKS = """
-import json, os, sys, traceback
+import gc, json, os, sys, traceback
+gc.disable()  # a fifth of the time of the imports
 import instructor, openai.resources.chat, openai.resources.responses
 
 folder, url, programs = sys.argv[1:]
