@@ -25,7 +25,8 @@ from framework.engine.context.policy import Budget
 from framework.engine.context.run_context import ModelCaller, ModelClients
 from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.turn import typed_reply
-from framework.llm.client import ModelInfo, ModelRequest, SendRequest
+from framework.llm.client import ModelInfo, ModelReply, ModelRequest, SendRequest
+from framework.llm.json_protocol import retry_invalid_reply
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Content, Spans
 from framework.types.errors import AgentBroken, AgentNotFound, ConfigError, LimitExceeded, ModelError, RequestError
@@ -319,7 +320,12 @@ async def _chosen_route(
     started = time_ns()
     await caller.probe()
     primary = caller.primary()
-    call = partial(complete_with_retries, caller, primary=primary)
+    send = partial(complete_with_retries, caller, primary=primary)
+
+    async def call(request: ModelRequest) -> ModelReply:
+        reply = await send(request)
+        return reply if reply.unusable is None else await retry_invalid_reply(send, request, reply)
+
     choice = await choose_agent(message, agents, primary.info, call, broken)
     routing_call = RoutingCall(primary.info, caller.budget.state.usage, started, time_ns())
     agent = agents[choice.agent]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,20 @@ def test_a_real_models_choice_comes_through_instructor(tmp_path: Path) -> None:
     result = asyncio.run(main())
     assert (result.agent, result.output, result.steps) == ("returns", "it comes", 1)
     assert result.usage.total_tokens == 45, "the re-ask counts, too"
+
+
+def test_an_invalid_choice_of_a_model_without_function_calls_is_retried(tmp_path: Path) -> None:
+    async def main() -> tuple[RunResult, list[dict[str, Any]]]:
+        choice = json.dumps({"agent": "returns", "confidence": 0.8, "reason": "late"})
+        async with wire_server([says("returns, I think"), says(choice)]) as server:
+            alias = f"{{model: openai/test, base_url: '{server.url}', capabilities: {{tools: false}}}}"
+            root = shop(tmp_path, f"routing: {{model: local, default_agent: chat}}\nmodels: {{local: {alias}}}\n")
+            async with Runtime.open(root, models={"scripted": ScriptedModel("it comes")}, watch=False) as runtime:
+                return await runtime.run("my box is late"), server.requests
+
+    result, requests = asyncio.run(main())
+    assert (result.agent, result.output) == ("returns", "it comes")
+    assert "does not begin with {" in requests[1]["messages"][-1]["content"]
 
 
 def test_the_trace_contains_the_route_and_its_model_call(tmp_path: Path, spans: InMemorySpanExporter) -> None:
