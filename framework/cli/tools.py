@@ -37,7 +37,7 @@ from framework.engine.runtime.runtime import Runtime
 from framework.engine.tool_call.call import RAISED_AT
 from framework.llm.capabilities import Capabilities, Prices, known_rows, known_server
 from framework.llm.client import ModelClient, ModelReply, ModelRequest, ProbingClient
-from framework.llm.providers import OFFLINE, chosen_api, create_client
+from framework.llm.providers import OFFLINE, chosen_api, create_client, uses_gateway
 from framework.tools.form import visit_lines
 from framework.tools.logins import Account, StoredLogin, account_at, login_servers
 from framework.types.errors import EXIT_CANCELLED, EXIT_NEGATIVE, ModelError, RequestError, ToolError
@@ -382,6 +382,8 @@ def _server(alias: ModelAlias) -> str:
 def _assumptions(name: str, alias: ModelAlias, settings: Settings, *, has_form: bool) -> Iterator[tuple[str, Any, str]]:
     """Yield each capability that is known or has a strictest value, with its value and its source."""
     rows = [*known_rows(alias.model, alias.base_url)]
+    if has_form or uses_gateway(alias.model, alias.base_url, os.environ):
+        rows = [row._replace(known=row.known.model_copy(update={"late_tools": None})) for row in rows]
     own = alias.capabilities if name in settings.models else None
     for field in Capabilities.model_fields:
         if field in STRICTEST and not has_form:

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabilities
+from framework.llm.capabilities import Capabilities, OpenAIApi, known_capabilities, known_server
 from framework.llm.client import ModelClient
 from framework.llm.http_client import is_local, is_region, normalize_base_url
 from framework.types.errors import ConfigError
@@ -44,6 +44,8 @@ class Provider:
     api: ApiFormat = "openai"
     url_variable: str = ""
     """Environment variable of the base URL, for a provider where each customer has a server of its own."""
+    gateway_variable: str = ""
+    """Environment variable from which the SDK takes the URL of another server if there is no `base_url`."""
     version_variable: str = ""
     """Environment variable of the API's version, for a provider that requires one."""
     project_variable: str = ""
@@ -66,8 +68,8 @@ class Provider:
 
 
 PROVIDERS = (
-    Provider("openai", ("OPENAI_API_KEY",)),
-    Provider("anthropic", ("ANTHROPIC_API_KEY",), api="anthropic"),
+    Provider("openai", ("OPENAI_API_KEY",), gateway_variable="OPENAI_BASE_URL"),
+    Provider("anthropic", ("ANTHROPIC_API_KEY",), api="anthropic", gateway_variable="ANTHROPIC_BASE_URL"),
     Provider("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), api="gemini"),
     Provider("qwen", ("DASHSCOPE_API_KEY",), "https://dashscope.aliyuncs.com/compatible-mode/v1"),
     Provider("deepseek", ("DEEPSEEK_API_KEY",), "https://api.deepseek.com/v1"),
@@ -135,6 +137,13 @@ def api_format(name: str) -> ApiFormat | None:
 def environment_of(name: str, environ: Mapping[str, str]) -> tuple[str | None, ...]:
     """Return the values of the environment variables on which the client of `provider/model` depends."""
     return tuple(map(environ.get, _VARIABLES.get(name.partition("/")[0], ())))
+
+
+def uses_gateway(name: str, base_url: str | None, environ: Mapping[str, str]) -> bool:
+    """Return whether the environment sends the requests of `provider/model` to another server than the provider's."""
+    provider = next((one for one in PROVIDERS if one.name == name.partition("/")[0]), None)
+    url = environ.get(provider.gateway_variable) if provider and base_url is None else None
+    return bool(url) and provider is not None and known_server(url) != provider.name
 
 
 def chosen_api(
@@ -226,6 +235,8 @@ def create_client(
         raise ConfigError(missing)
     url = _url(provider, name, base_url, environ)
     stream = True if stream is None and is_local(url) else stream
+    if uses_gateway(name, base_url, environ):
+        capabilities = (capabilities or Capabilities()).over(Capabilities(late_tools=False))
     options: dict[str, Any] = {"base_url": url, "capabilities": capabilities, "stream": stream}
     options |= {"extra_body": extra_body or {}, "headers": headers or {}}
     if provider.project_variable:

@@ -20,6 +20,7 @@ models:
     model: openai/my-model
     base_url: "http://127.0.0.1:9/v1"
     capabilities: {late_system: true, call_ids: any}
+  chat: {model: openai/gpt-5.4-mini, api: chat}
   far: {model: openai/open-nemo, base_url: "https://api.mistral.ai/v1"}
 """
 
@@ -41,6 +42,13 @@ def test_each_assumption_is_shown_with_its_source(tmp_path: Path) -> None:
     assert (value, source.startswith("https://docs.mistral.ai/")) == ("short", True)
     assert source.endswith(" (2026-11-27, mistral/*)")
     assert "late_system" not in assumed(tmp_path, "anthropic/claude-opus-5")
+
+
+def test_late_tools_are_assumed_where_they_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert assumed(tmp_path, "openai/gpt-5.4-mini")["late_tools"][0] is True
+    assert "late_tools" not in assumed(tmp_path, "chat"), "chat completions have no place for them"
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://gateway.example.com/v1")
+    assert "late_tools" not in assumed(tmp_path, "openai/gpt-5.4-mini")
 
 
 def test_the_table_names_the_server(tmp_path: Path) -> None:

@@ -137,6 +137,25 @@ def test_configured_capabilities_override_known_ones() -> None:
     assert (merged.tools, merged.context_window, merged.prices) == (False, 200_000, said.prices)
 
 
+@pytest.mark.parametrize(
+    ("name", "variable", "own"),
+    [
+        ("anthropic/claude-sonnet-5", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+        ("openai/gpt-5.4-mini", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
+    ],
+)
+def test_a_gateway_in_the_environment_is_not_known_to_take_late_tools(name: str, variable: str, own: str) -> None:
+    """The SDKs read these variables themselves."""
+
+    def late_tools(url: str, **options: Any) -> bool | None:
+        return create_client(name, api_key="k", environ={variable: url}, **options).info.capabilities.late_tools
+
+    assert [late_tools(""), late_tools(own)] == [True, True]
+    assert not late_tools("https://gateway.example.com/v1")
+    assert late_tools("https://gateway.example.com/v1", base_url=own), "the alias decides"
+    assert late_tools("https://gateway.example.com/v1", capabilities=Capabilities(late_tools=True))
+
+
 def test_the_api_is_that_of_the_alias_the_capabilities_or_the_known_model() -> None:
     responses, chat = Capabilities(api="responses"), Capabilities(api="chat")
 
