@@ -27,7 +27,7 @@ from examples.reference.templates import templates_page
 
 ELSEWHERE = ("framework.types.events", "framework.config.settings")
 """Modules whose contents are on `events` and `settings-file`."""
-OF_MODELS = ("framework.llm.client", "framework.llm.message_formats")
+OF_MODELS = ("framework.llm.client",)
 OTHERS = [one.__name__ for one in public_modules() if one.__name__ not in (*ELSEWHERE, *OF_MODELS)]
 FOLDER = Path(__file__).resolve().parents[2] / "docs/reference"
 PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
@@ -49,8 +49,8 @@ PAGES: Mapping[str, Callable[[], Iterator[str]]] = {
     "python-plugins": plugins_page,
     "http": http_page,
     "http-configuration": configuration_page,
-    "python-models": partial(modules_page, "Model clients and message formats", OF_MODELS),
-    "python-modules": partial(modules_page, "Tests, server, store and redaction", OTHERS),
+    "python-models": partial(modules_page, "Model clients", OF_MODELS),
+    "python-modules": partial(modules_page, "Message formats, tests, server, store and redaction", OTHERS),
 }
 
 
