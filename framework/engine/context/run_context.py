@@ -377,8 +377,12 @@ class RunMedia:
         self._state, self._store = state, store
         self._loaded: dict[str, bytes] = {}
         self._reported: set[str] = set()
-        self.in_use = any(message.parts for run in state.with_sub_runs() for message in (*run.history, *run.messages))
-        """Whether any message of the run contains a file. If not, model calls do nothing about files."""
+        self.in_use = any(
+            any(message.parts for message in (*run.history, *run.messages))
+            or any(record.result.media for record in run.calls.values() if record.result)
+            for run in state.with_sub_runs()
+        )
+        """Whether any message or result of the run contains a file. If not, model calls do nothing about files."""
 
     async def save(self, files: Sequence[File]) -> tuple[MediaPart, ...]:
         """Save files, and return the parts of messages that refer to them; raises StoreError."""

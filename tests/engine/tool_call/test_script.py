@@ -299,6 +299,31 @@ def test_a_snapshot_that_cannot_be_restored_is_replaced_by_the_recorded_results(
     assert books.made == ["balance 1", "balance 2", "pay 7 42.5 EUR"]
 
 
+@pytest.mark.parametrize(
+    ("executor", "turn"),
+    [
+        ("code", script('chart()\nbooks__pay("7", 1)')),
+        ("react", calls(("chart", {}), ("books.pay", {"invoice": "7", "amount": 1}))),
+    ],
+)
+def test_the_model_gets_the_files_of_calls_before_a_pause(tmp_path: Path, executor: str, turn: Any) -> None:
+    @tool(risk="low", idempotent=True)
+    def chart() -> File:
+        """Draw a chart."""
+        return File.from_bytes(png("1"), name="1.png")
+
+    class Drawing(Books):
+        def tools(self) -> list[Tool]:
+            return [*super().tools(), chart]
+
+    root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", skill_policy=ASKING, executor=executor)})
+    office = Office(root, Drawing(), turn, "done")
+    assert office.decide(office.start(), Approve()).status == "completed"
+    request = office.model.requests[-1]
+    (part,) = [part for message in request.messages for part in message.media]
+    assert request.media == {part.digest: png("1")}
+
+
 def test_an_edited_call_of_a_script_returns_to_it(tmp_path: Path) -> None:
     books = Books()
     office = Office(project(tmp_path, ASKING), books, script(PAYING), "done")
