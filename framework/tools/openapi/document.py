@@ -132,9 +132,8 @@ def read_api_document(source: bytes) -> ApiDocument:
     try:
         text = source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ApiDocumentError(
-            f"not UTF-8: byte 0x{source[error.start]:02x}", source.count(b"\n", 0, error.start) + 1
-        ) from None
+        data, start = error.object, error.start  # without a byte order mark
+        raise ApiDocumentError(f"not UTF-8: byte 0x{data[start]:02x}", data.count(b"\n", 0, start) + 1) from None
     try:
         document = _read_json(text) if text.lstrip()[:1] == "{" else _YamlReader().read(text)
     except RecursionError:
@@ -368,13 +367,22 @@ class SchemaCopies:
     def _definition(self, reference: str) -> _Definition:
         if (known := self._definitions.get(reference)) is None:
             try:
-                known = self._definition_of(_definition_name(reference), self._document.resolve(reference))
+                known = self._definition_of(self._name(reference), self._document.resolve(reference))
             except ApiDocumentError as error:
                 known = error
             self._definitions[reference] = known
         if isinstance(known, ApiDocumentError):
             raise known
         return known
+
+    def _name(self, reference: str) -> str:
+        """Return the name of a definition: that of the schema, or one made from the whole reference."""
+        folder = "#/definitions/" if "swagger" in self._document.data else "#/components/schemas/"
+        plain = reference.removeprefix(folder)
+        if plain != reference and not _NOT_IN_NAMES.search(plain):
+            return plain
+        digest = blake2b(reference.encode("utf-8", "replace"), digest_size=4).hexdigest()
+        return f"{_NOT_IN_NAMES.sub('_', plain)[-80:]}_{digest}"
 
     def _definition_of(self, name: str, node: Any) -> _Definition:
         self._nodes = 0
@@ -408,7 +416,7 @@ class SchemaCopies:
         if (reference := node.get("$ref")) is not None:
             self._document.resolve(reference)
             references[reference] = None
-            return {"$ref": f"#/$defs/{_definition_name(reference)}"}
+            return {"$ref": f"#/$defs/{self._name(reference)}"}
         copy = dict(_own_keywords(node)) | dict(self._inner(node, references, depth + 1))
         copy |= {key: self._plain(node[key], depth) for key in _VALUES if key in copy}
         settable = _without_read_only(copy, as_mapping(node.get("properties")))
@@ -435,15 +443,6 @@ def _without_read_only(copy: dict[str, Any], properties: Mapping[str, Any]) -> d
     kept = {name: value for name, value in copy["properties"].items() if name not in hidden}
     required = {"required": [name for name in copy["required"] if name not in hidden]} if "required" in copy else {}
     return {**copy, "properties": kept, **required}
-
-
-def _definition_name(reference: str) -> str:
-    """Return the name of a definition: that of the schema, or one made from the whole reference."""
-    plain = reference.removeprefix("#/components/schemas/").removeprefix("#/definitions/")
-    if plain != reference and not _NOT_IN_NAMES.search(plain):
-        return plain
-    digest = blake2b(reference.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{_NOT_IN_NAMES.sub('_', plain)[-80:]}_{digest}"
 
 
 def _own_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

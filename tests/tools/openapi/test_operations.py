@@ -328,6 +328,17 @@ paths:
     assert (fault.line, fault.message) == (10, "POST /bad is not available: expected an object: 'nothing'")
 
 
+def test_schemas_of_one_name_in_two_places_are_two_definitions() -> None:
+    fields = {name: {"$ref": f"#/{place}/Id"} for name, place in (("a", "components/schemas"), ("b", "definitions"))}
+    places = {"components": {"schemas": {"Id": {"type": "string"}}}, "definitions": {"Id": {"type": "integer"}}}
+    schema = one(paths(x={"requestBody": body({"properties": fields})["requestBody"]}) | places).schema
+    kinds = [
+        schema["$defs"][reference["$ref"].removeprefix("#/$defs/")]["type"]
+        for reference in schema["properties"]["body"]["properties"].values()
+    ]
+    assert kinds == ["string", "integer"]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -351,7 +362,9 @@ def test_a_document_that_is_no_openapi_document_is_one_fault_with_its_line(text:
 
 
 def test_a_document_is_utf_8_of_a_limited_size() -> None:
-    assert build_api("a", entry(), b"a: 1\nb: \xff").faults[0].line == 2
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (fault,) = build_api("a", entry(), mark + b"a: 1\nb: \xff").faults
+        assert (fault.line, fault.message) == (2, "not UTF-8: byte 0xff")
     assert build_api("a", entry(), b"\xef\xbb\xbf" + json.dumps(paths(x={})).encode()).tools
     assert "the limit is" in build_api("a", entry(), b" " * (32 * 1024 * 1024 + 1)).faults[0].message
 
