@@ -343,8 +343,9 @@ class GenerationBuilder:
             try:
                 sources[path.removeprefix(PROMPTS + "/")] = source.decode("utf-8-sig")
             except UnicodeDecodeError as error:
-                line = source.count(b"\n", 0, error.start) + 1
-                problems.append(Problem(path=path, line=line, message=f"not UTF-8: byte 0x{source[error.start]:02x}"))
+                text, start = error.object, error.start  # without a byte order mark
+                line = text.count(b"\n", 0, start) + 1
+                problems.append(Problem(path=path, line=line, message=f"not UTF-8: byte 0x{text[start]:02x}"))
         if sources != self._templates:
             self._templates = sources
             return Prompts(sources, self._link_context.prompts)

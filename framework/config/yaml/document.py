@@ -373,9 +373,10 @@ def read_document(path: str, source: bytes) -> Document:
     try:
         text = source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = source.count(b"\n", 0, error.start) + 1
-        column = error.start - source.rfind(b"\n", 0, error.start)
-        message = f"not UTF-8: byte 0x{source[error.start]:02x}"
+        text_bytes, start = error.object, error.start  # without a byte order mark
+        line = text_bytes.count(b"\n", 0, start) + 1
+        column = start - text_bytes.rfind(b"\n", 0, start)
+        message = f"not UTF-8: byte 0x{text_bytes[start]:02x}"
         raise DocumentError(Problem(path=path, line=line, column=column, message=message)) from None
     builder = _Builder(path, text)
     document = Document(path, source, *builder.build())

@@ -141,9 +141,10 @@ def test_an_invalid_runtime_template_is_rejected(tmp_path: Path, name: str, stal
     assert project.stale() == stale
 
 
-def test_a_template_that_is_not_utf_8_is_reported_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_template_that_is_not_utf_8_is_reported_with_its_line(tmp_path: Path, mark: bytes) -> None:
     project = Project(tmp_path, TEMPLATED)
-    (tmp_path / "prompts/b.j2").write_bytes(b"one\ncaf\xe9")
+    (tmp_path / "prompts/b.j2").write_bytes(mark + b"one\ncaf\xe9")
     project.reload()
     assert project.stale() == {"b"}
     assert "prompts/b.j2:2: not UTF-8: byte 0xe9" in project.errors

@@ -182,6 +182,7 @@ def test_lines_are_counted_as_in_the_parser() -> None:
         ("\ufeff\ufeffa: 1\n", (1, 1), "character U+FEFF is not allowed in files"),
         ('a: "\\ud800"\n', (1, 7), "invalid Unicode character"),
         (b"a: 1\nb: caf\xe9\n", (2, 7), "not UTF-8: byte 0xe9"),
+        (b"\xef\xbb\xbfa: 1\nb: caf\xe9\n", (2, 7), "not UTF-8: byte 0xe9"),
         ("a: 1\n".encode("utf-16"), (1, 1), "not UTF-8: byte 0xff"),
         ("a: 1\n".encode("utf-16-le"), (1, 2), "character U+0000 is not allowed in files"),
     ],
