@@ -402,6 +402,8 @@ _BLAMED = tuple(
 """Where messages of Gemini, OpenAI and Anthropic name the tool that they reject."""
 _OF_HISTORY = re.compile(r"\b(?:messages|contents|input)[.\[]\d|\bthought_signature\b")
 """Messages about an earlier call, not about the definition of its tool."""
+OF_LATE_TOOLS = re.compile(r"\b(?:defer_loading|tool_reference|additional_tools)\b|\bTool reference\b")
+"""Messages of servers that do not accept found tools within the conversation: no tool is at fault."""
 _WORD = re.compile(r"[\w.-]+")
 _QUOTES = ("`", "'", '"')
 _MAX_DIGITS = 6
@@ -448,6 +450,8 @@ def schema_changes(written: object, sent: object, place: str = "") -> Iterator[s
 
 def blamed_tool(message: str, tools: Sequence[ToolDefinition]) -> ToolDefinition | None:
     """Return the tool that a provider's message about a rejected request names, by its name or its position."""
+    if OF_LATE_TOOLS.search(message):
+        return None
     by_name = {tool.name: tool for tool in tools} | {tool.wire_name: tool for tool in tools}
     for pattern in _BLAMED:
         for found in pattern.finditer(message):

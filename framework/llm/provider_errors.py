@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from framework.llm.capabilities import OpenAIApi
+from framework.llm.message_shape import OF_LATE_TOOLS
 from framework.types.errors import ModelError, ModelRefused, is_scarcity
 from framework.types.http import missing_certificates
 from framework.types.redact import MASK, redact
@@ -223,6 +224,10 @@ class ProviderErrors:
             return self._needs_responses(message)
         if code == "model_not_found":
             return self.error(f"no such model at {self._address}", message, permanent=True)
+        if OF_LATE_TOOLS.search(message):
+            advice = "set `capabilities: {late_tools: false}` at an alias of the model in agentsd.yaml"
+            problem = f"the server does not accept found tools within the conversation: {advice}"
+            return self.error(problem, message, unavailable=True)
         if _NO_TOOLS.search(_ADDRESS.sub("", message)) and not _FILE_ERROR.search(message):
             advice = "set `protocol: json` in the agent's file"
             return self.error(f"the model does not support function calls: {advice}", message, unavailable=True)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from framework import Runtime
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.http_client import normalize_base_url
+from framework.llm.message_shape import blamed_tool
 from framework.llm.openai_format import MAX_TOKEN_COUNT
 from framework.llm.providers import create_client
 from framework.types.errors import ConfigError, ModelError, ModelRefused
@@ -471,6 +472,24 @@ def test_a_model_without_function_calls_is_named_with_advice(words: str) -> None
     error = error_of(OPENAI, OPENAI.failed(400, words))
     assert "does not support function calls: set `protocol: json`" in error.message
     assert error.unavailable
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tools.2.custom.defer_loading: Extra inputs are not permitted",
+        "Tool reference 'look' not found in available tools",
+        "messages.2.content.0.tool_result.content.0: Input tag 'tool_reference' found using 'type' does not match any",
+        "Invalid value: 'additional_tools'. Supported values are: 'message' and 'reasoning'.",
+        "The item type additional_tools is not supported with the tools of this model.",
+    ],
+)
+def test_a_server_that_refuses_late_tools_is_named_with_the_setting(words: str) -> None:
+    error = error_of(OPENAI, OPENAI.failed(400, words))
+    assert "set `capabilities: {late_tools: false}` at an alias" in error.message
+    assert error.unavailable
+    tools = [ToolDefinition(name=name, description="", parameters={}) for name in ("tool_search", "first", "look")]
+    assert blamed_tool(error.message, tools) is None, "no tool is at fault"
 
 
 def test_llama_cpp_without_function_calls_is_not_asked_again() -> None:

@@ -138,7 +138,7 @@ THINKING = {
 def test_no_peer_refuses_a_request_of_a_model_that_thinks(tmp_path: Path, model: str) -> None:
     """A turn with calls goes on with its thoughts, and one that another model began without them."""
     peer = replace(THINKING[model], model=model)
-    chosen = ("loop", "conversation", "plan", "limits", "calls with long ids in parallel")
+    chosen = ("loop", "conversation", "plan", "limits", "calls with long ids in parallel", "tools that are found")
     scenes = {
         name: replace(SCENES[name], keys={**SCENES[name].keys, "model_settings": "{reasoning: high}"})
         for name in chosen
