@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import Protocol, cast
 
 import click
+from pydantic_core import to_json
 
 import framework
 from framework.cli.location import Location, lenient_settings, locate, project_path
-from framework.cli.terminal import as_json_text, print_json, prints_on_stderr
+from framework.cli.terminal import print_json, prints_on_stderr
 from framework.config.editing import replace_file
 from framework.config.generations.catalog import Catalog
 from framework.config.schema import SCHEMAS, ProjectNames, SchemaKind, names_of
@@ -129,7 +130,7 @@ def write_schemas(root: Path, names: ProjectNames) -> list[Path]:
     mark = folder / _MARK
     if mark.is_file() and mark.read_text("utf-8") == _digest(files, names):
         return []  # generating them takes longer than everything else that `check` does
-    written = [path for path, make in files.items() if _replace(path, as_json_text(make(names)).encode())]
+    written = [path for path, make in files.items() if _replace(path, to_json(make(names), indent=2) + b"\n")]
     _replace(mark, _digest(files, names).encode())
     return written
 
