@@ -14,7 +14,7 @@ import pytest
 from tests.support.cases import FACTOR
 from tests.support.projects import agent, write
 
-EDITS = 200 * min(FACTOR, 10)
+EDITS = 100 * min(FACTOR, 20)
 EDITING = """
 import asyncio, ctypes, json, random, sys
 from pathlib import Path
