@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -19,6 +19,7 @@ from framework import Runtime
 from framework.cli.location import locate, open_project_store
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import Rating
+from tests.support.clocks import wrong_by
 from tests.support.commands import agentsd, read_until, terminal
 from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
@@ -173,12 +174,13 @@ def test_a_wrong_decision_is_refused_and_the_run_still_waits(tmp_path: Path, cas
     assert [run["status"] for run in list_runs(tmp_path)] == ["paused"]
 
 
-def test_late_and_repeated_decisions_are_rejected(tmp_path: Path) -> None:
-    approval_project(tmp_path, runtime_policy="{confirm: {expires: 500ms}}")
+def test_late_and_repeated_decisions_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    approval_project(tmp_path, runtime_policy="{confirm: {expires: 30m}}")
     run_id = start_paused_run(tmp_path)
-    while datetime.now(UTC) < datetime.fromisoformat(list_runs(tmp_path)[0]["expires_at"]) + timedelta(seconds=1):
+    with monkeypatch.context() as an_hour_later:
+        an_hour_later.setattr("framework.store.database.StoreClock", lambda: wrong_by(3600))
         assert list_runs(tmp_path)[0]["status"] == "paused", "listing a run does not resume it"
-    late = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+        late = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     assert late.returncode == 2
     assert "call_1 expired at" in late.stderr
     approval_project(tmp_path)

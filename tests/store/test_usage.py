@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,28 +83,19 @@ def test_a_store_in_memory_counts_what_is_there(stored: list[UsedRun], query: Ru
 
 @cases(4)
 @given(stored=st.lists(runs, max_size=12), asked=st.lists(st.tuples(queries, periods), min_size=1, max_size=4))
-def test_sqlite_counts_what_is_there(
-    tmp_path_factory: pytest.TempPathFactory, stored: list[UsedRun], asked: list[tuple[RunQuery, Period]]
-) -> None:
-    asyncio.run(_check_url(f"sqlite:///{tmp_path_factory.mktemp('usage')}/state.db", stored, asked))
-
-
-@cases(4)
-@given(stored=st.lists(runs, max_size=12), asked=st.lists(st.tuples(queries, periods), min_size=1, max_size=4))
 def test_postgresql_counts_what_is_there(
     postgres: str, stored: list[UsedRun], asked: list[tuple[RunQuery, Period]]
 ) -> None:
-    asyncio.run(_check_url(new_database(postgres), stored, asked))
+    async def main() -> None:
+        store = await Store.open(new_database(postgres), Path("/"), clock=MovableClock())
+        try:
+            await add_runs(store, stored)
+            for query, period in asked:
+                await check(store, stored, query, period)
+        finally:
+            await store.close()
 
-
-async def _check_url(url: str, stored: list[UsedRun], asked: list[tuple[RunQuery, Period]]) -> None:
-    store = await Store.open(url, Path("/"), clock=MovableClock())
-    try:
-        await add_runs(store, stored)
-        for query, period in asked:
-            await check(store, stored, query, period)
-    finally:
-        await store.close()
+    asyncio.run(main())
 
 
 def test_groups_beyond_the_limit_are_counted_and_those_with_most_tokens_are_charted(any_url: str | None) -> None:
