@@ -376,7 +376,9 @@ class ResponsesModel(OpenAIExchange):
 
         late = request.late_tools(self._info.capabilities)
         chunks = list(encoded.chunks(request.messages, encode))
-        for position, found in late.items():  # they follow the result
+        for position, found in late.items():  # they follow the results of the turn
+            while position + 1 < len(request.messages) and request.messages[position + 1].role == "tool":
+                position += 1
             added = b",".join(tools.tools[tool.name] for tool in found)
             chunks[position + 1] += b',{"type":"additional_tools","role":"developer","tools":[%b]}' % added
         fields: dict[str, Sequence[bytes]] = {"input": chunks}

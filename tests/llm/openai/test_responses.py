@@ -111,6 +111,19 @@ def test_found_tools_follow_the_result_that_found_them() -> None:
     assert len(unknown["input"]) == 3
 
 
+def test_found_tools_follow_all_results_of_their_turn() -> None:
+    """Nothing shows that the API accepts an item between the outputs of one turn."""
+    turn = tuple(ToolCall(id=name, tool=SEARCH.name, arguments={}) for name in ("s1", "s2"))
+    results = [Message(role="tool", content="found", tool_call_id=call.id, status="success") for call in turn]
+    later = Message(role="assistant", tool_calls=(turn[0].model_copy(update={"id": "s3"}),))
+    last = results[0].model_copy(update={"tool_call_id": "s3"})
+    messages = (USER, Message(role="assistant", tool_calls=turn), *results, later, last)
+    asked = replace(request(), messages=messages, tools=(SEARCH, READ), found={"s1": [READ.name]})
+    items = sent(asked, capabilities=Capabilities(late_tools=True))["input"]
+    outputs = ["function_call_output"] * 2
+    assert [item.get("type") for item in items[3:]] == [*outputs, "additional_tools", "function_call", outputs[0]]
+
+
 def test_a_tool_that_left_the_request_is_not_in_its_conversation() -> None:
     """The encoded messages of a run are kept, and must not keep definitions."""
     call = Message(role="assistant", tool_calls=(ToolCall(id="s1", tool=SEARCH.name, arguments={}),))
