@@ -601,13 +601,12 @@ def _form_pairs(name: str, item: Any, encoding: Mapping[str, Any]) -> Iterable[t
 def _multipart(body: RequestBody, value: Mapping[str, Any]) -> tuple[bytes, str]:
     import httpx2
 
-    parts = [
-        _part(key, part, body)
-        for name, item in value.items()
-        if item is not None
-        for key, part in _form_pairs(name, item, body.encodings.get(name, {}))
-        if part is not None
-    ]
+    def pairs(name: str, item: Any) -> Iterable[tuple[str, Any]]:
+        is_file = body.fields.get(name) == "file"  # no text that could be joined
+        return _form_pairs(name, item, {} if is_file else body.encodings.get(name, {}))
+
+    given = [pair for name, item in value.items() if item not in (None, []) for pair in pairs(name, item)]
+    parts = [_part(name, part, body) for name, part in given if part is not None]
     if not parts:  # httpx2 sends nothing then, and names no boundary, without which servers cannot read the form
         return f"--{_NO_PARTS}--\r\n".encode(), f"multipart/form-data; boundary={_NO_PARTS}"
     request = httpx2.Request("POST", "http://localhost", files=parts)

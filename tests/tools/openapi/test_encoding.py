@@ -168,13 +168,19 @@ def test_a_multipart_body_is_that_of_an_independent_client() -> None:
 
 @each(("version", "expected"), [("3.0.3", [b"1", b"2"]), ("3.1.0", [b"1,2"])])
 def test_styles_of_multipart_fields_are_those_of_the_version(version: str, expected: list[bytes]) -> None:
-    content = {"schema": {"type": "object"}, "encoding": {"ids": {"style": "form", "explode": False}}}
+    files = {"type": "array", "items": {"type": "string", "format": "binary"}}
+    content = {
+        "schema": {"type": "object", "properties": {"files": files}},
+        "encoding": {name: {"style": "form", "explode": False} for name in ("ids", "files", "none")},
+    }
     operation = operation_of(
         {"requestBody": {"content": {"multipart/form-data": content}}}, method="post", version=version
     )
-    body, content_type = encode_body(operation.body, {"body": {"ids": [1, 2], "gone": None}})
+    value = {"ids": [1, 2], "gone": None, "none": [], "files": ["a", "data:text/plain;base64,Yg=="]}
+    body, content_type = encode_body(operation.body, {"body": value})
     form = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + (body or b""))
-    assert [part.get_payload(decode=True) for part in form.walk() if not part.is_multipart()] == expected
+    parts = [part.get_payload(decode=True) for part in form.walk() if not part.is_multipart()]
+    assert parts == [*expected, b"a", b"b"], "files are never joined, and an empty list has no part"
 
 
 @pytest.mark.parametrize("value", [{}, {"file": None}, {"files": []}])
