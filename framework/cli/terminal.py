@@ -114,6 +114,7 @@ def starting() -> Iterator[None]:
         yield
         return
     click.secho("starting…", dim=True, nl=False, err=True)
+    raw_stderr().write("\r")  # what is logged meanwhile replaces it
     try:
         yield
     finally:

@@ -68,7 +68,8 @@ def piped(project: Path, *lines: str, words: tuple[str, ...] = ("-a", "one", "-c
 def test_the_screen_says_that_a_chat_starts_while_files_are_loaded(project: Path) -> None:
     gate = project / "gate"
     os.mkfifo(gate)
-    write(project, {"plugins/held.py": f"open({str(gate)!r}).read()\n"})
+    logs = "import logging\nlogging.getLogger('held').warning('slow')\n"
+    write(project, {"plugins/held.py": f"open({str(gate)!r}).read()\n{logs}"})
     with terminal("chat", cwd=project) as (process, master):
         with gate.open("w"):  # opens when the plugin reads
             shown = read_until(master, re.compile("starting….*starting…", re.DOTALL))
@@ -77,6 +78,7 @@ def test_the_screen_says_that_a_chat_starts_while_files_are_loaded(project: Path
             gate.touch()
         shown += read_until(master, "you>")
         assert not [line for line in screen_of(shown) if "starting…" in line]
+        assert "WARNING held: slow" in [line.strip() for line in screen_of(shown)]
         typed(master, "/quit\r")
         assert process.wait(PATIENCE) == 0
 
