@@ -22,41 +22,53 @@ def ask(root: Path, message: str, agent: str | None = None) -> RunResult:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("message", "agent", "tools", "answers"),
-    [
-        ("echo hello", "assistant", ["echo"], ["hello"]),
-        ("搜索包含 'calculator' 的文件", "assistant", ["search_files"], ["agents.d/assistant.yaml"]),
-        ("计算 [1,2,3,4,5] 的平均值", "assistant", ["calculator"], ["3"]),
-        ("计算 [10,20,30] 的平均值、最大值和最小值", "assistant", ["calculator"] * 3, ["= 20", "= 30", "= 10"]),
-        (
-            "搜索包含 'calculator' 的文件，然后计算 [1,2,3,4,5] 的平均值",
-            "assistant",
-            ["search_files", "calculator"],
-            ["agents.d/assistant.yaml", "3"],
-        ),
-        (
-            "搜索包含 'calculator' 的文件，然后计算文件中数字的平均值",
-            "assistant",
-            ["search_files", "calculator"],
-            ["agents.d/assistant.yaml", "mean(["],
-        ),
-        ("列出所有 Python 文件", "assistant", ["search_files"], ["plugins/dates.py"]),
-        ("list all Python files", "assistant", ["search_files"], ["plugins/dates.py"]),
-        ("写一个函数", "coder", [], []),
-        ("帮我分析一下 data/logs/app.log", "log-analyst", ["log_transform"] * 3, ["ERROR"]),
-        ("帮我搜索包含 'calculator' 的文件", "assistant", ["search_files"], ["agents.d/assistant.yaml"]),
-        ("搜索不存在的文件", "assistant", ["search_files"], ["Nothing was found"]),
-        ("what is in this repository?", "repo-analysis", ["list_dir"], ["agents.d/"]),
-        ("a bug: search for 'ToolError'", "code-diagnosis", ["search_files"], ["plugins/dates.py"]),
-        ("what time is it now?", "assistant", ["dates.now"], ["20"]),
-        ("plan: calculate 2 + 3 then echo done", "planner", ["calculator", "echo"], ["5", "done"]),
-    ],
+ROUTED: tuple[tuple[str, str, list[str], list[str]], ...] = (
+    ("echo hello", "assistant", ["echo"], ["hello"]),
+    ("搜索包含 'calculator' 的文件", "assistant", ["search_files"], ["agents.d/assistant.yaml"]),
+    ("计算 [1,2,3,4,5] 的平均值", "assistant", ["calculator"], ["3"]),
+    ("计算 [10,20,30] 的平均值、最大值和最小值", "assistant", ["calculator"] * 3, ["= 20", "= 30", "= 10"]),
+    (
+        "搜索包含 'calculator' 的文件，然后计算 [1,2,3,4,5] 的平均值",
+        "assistant",
+        ["search_files", "calculator"],
+        ["agents.d/assistant.yaml", "3"],
+    ),
+    (
+        "搜索包含 'calculator' 的文件，然后计算文件中数字的平均值",
+        "assistant",
+        ["search_files", "calculator"],
+        ["agents.d/assistant.yaml", "mean(["],
+    ),
+    ("列出所有 Python 文件", "assistant", ["search_files"], ["plugins/dates.py"]),
+    ("list all Python files", "assistant", ["search_files"], ["plugins/dates.py"]),
+    ("写一个函数", "coder", [], []),
+    ("帮我分析一下 data/logs/app.log", "log-analyst", ["log_transform"] * 3, ["ERROR"]),
+    ("帮我搜索包含 'calculator' 的文件", "assistant", ["search_files"], ["agents.d/assistant.yaml"]),
+    ("搜索不存在的文件", "assistant", ["search_files"], ["Nothing was found"]),
+    ("what is in this repository?", "repo-analysis", ["list_dir"], ["agents.d/"]),
+    ("a bug: search for 'ToolError'", "code-diagnosis", ["search_files"], ["plugins/dates.py"]),
+    ("what time is it now?", "assistant", ["dates.now"], ["20"]),
+    ("plan: calculate 2 + 3 then echo done", "planner", ["calculator", "echo"], ["5", "done"]),
 )
+
+
+@pytest.fixture(scope="module")
+def results(starter: Path) -> dict[str, RunResult]:
+    """The result of each message, all in one runtime: opening it takes longer than a run."""
+
+    async def main() -> dict[str, RunResult]:
+        async with Runtime.open(starter, watch=False) as runtime:
+            assert not runtime.catalog.current.problems
+            return {message: await runtime.run(message) for message, *_ in ROUTED}
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(("message", "agent", "tools", "answers"), ROUTED)
 def test_a_message_is_routed_to_its_agent_and_tools(
-    starter: Path, message: str, agent: str, tools: list[str], answers: list[str]
+    results: dict[str, RunResult], message: str, agent: str, tools: list[str], answers: list[str]
 ) -> None:
-    result = ask(starter, message)
+    result = results[message]
     assert result.status == "completed", result.error
     assert result.agent == agent
     assert [call.tool for call in result.tool_calls] == tools
@@ -65,8 +77,8 @@ def test_a_message_is_routed_to_its_agent_and_tools(
         assert text in result.output
 
 
-def test_a_search_without_matches_reports_that(starter: Path) -> None:
-    assert "No files match" in str(ask(starter, "搜索不存在的文件").tool_calls[0].result)
+def test_a_search_without_matches_reports_that(results: dict[str, RunResult]) -> None:
+    assert "No files match" in str(results["搜索不存在的文件"].tool_calls[0].result)
 
 
 def test_a_log_is_analyzed_by_a_plan_with_a_summary(starter: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_reader_may_leave_at_any_event_and_continue(tmp_path: Path, local_url:
 
     async def main() -> None:
         async with opened(project(tmp_path), local_url, ScriptedModel(script=script), tools=[look]) as runtime:
-            for first in range(0, 60 * FACTOR, 10):
+            for first in range(0, 40 * FACTOR, 10):
                 async with asyncio.TaskGroup() as group:
                     for case in range(first, first + 10):
                         group.create_task(one(runtime, case))
