@@ -12,7 +12,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
@@ -145,13 +144,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(word for word in found if len(word) > 1)
 
 
-@lru_cache(maxsize=1000)
-def _tool_words(text: str) -> frozenset[str]:
-    """Return the words of a text of a tool. Each request has the same tools."""
-    return _words(text)
-
-
-@lru_cache(maxsize=1000)
 def _forms_of(text: str) -> str:
     """Return a pattern that matches every form of the words of a text, the longest first."""
     forms = {form for word in _words(text) for form in _LEXICON.get(word, word).split(", ")}
@@ -257,7 +249,7 @@ class _Call:
         kind, items = _kind(name), _resolved(self._tool, schema.get("items")).get("type")
         match schema.get("type"):
             case _ if options := [
-                (option, _tool_words(option)) for option in schema.get("enum", ()) if isinstance(option, str)
+                (option, _words(option)) for option in schema.get("enum", ()) if isinstance(option, str)
             ]:
                 searches = ["search"] if len(self._left["quote"]) < len(self._clause.literals["quote"]) else []
                 mentioned = (self._clause.words - _ACTIONS).union(searches)
@@ -269,7 +261,7 @@ class _Call:
                 self._rest = self._rest.replace(found[0], " ", 1) if found else self._rest
                 return _number(found[0]) if found else None
             case "boolean" if required:
-                return _tool_words(name) <= self._clause.words
+                return _words(name) <= self._clause.words
             case "array" if items == "string":
                 return list(iter(lambda: self._take("quote"), None)) or None
             case "array":
@@ -356,7 +348,7 @@ def _pick(clause: _Clause, tools: Sequence[ToolDefinition], earlier: Sequence[st
 
     `earlier` are results of tools, the latest first, for references such as "read it".
     """
-    shared = Counter(word for tool in tools for word in _tool_words(tool.name))
+    shared = Counter(word for tool in tools for word in _words(tool.name))
     best, calls = (2.0, -1), list[tuple[str, dict[str, Any]]]()
     for tool in tools:
         needs_expression = "expression" in map(_kind, tool.parameters.get("required", ()))
@@ -369,13 +361,13 @@ def _pick(clause: _Clause, tools: Sequence[ToolDefinition], earlier: Sequence[st
 
 def _score(tool: ToolDefinition, call: _Call, clause: _Clause, shared: Mapping[str, int]) -> tuple[float, int]:
     """Return how well a tool matches, and how many words of its name the clause contains."""
-    own, is_agent, mentioned = _tool_words(tool.name), tool.name.startswith("agent."), clause.words | clause.hints
+    own, is_agent, mentioned = _words(tool.name), tool.name.startswith("agent."), clause.words | clause.hints
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     options = (str(o) for spec in properties.values() if isinstance(spec, dict) for o in spec.get("enum") or ())
     verb = re.match(r"\W*([A-Za-z]+|[\u4e00-\u9fff]{2})", tool.description)
-    weights = dict.fromkeys(_tool_words(" ".join([*properties, *options])) - _ACTIONS, 1.0)
-    weights |= dict.fromkeys(_tool_words(tool.description[:200]), 2.0 if is_agent else 1.0)
-    weights |= dict.fromkeys(_tool_words(verb[0] if verb else ""), 2.0)
+    weights = dict.fromkeys(_words(" ".join([*properties, *options])) - _ACTIONS, 1.0)
+    weights |= dict.fromkeys(_words(tool.description[:200]), 2.0 if is_agent else 1.0)
+    weights |= dict.fromkeys(_words(verb[0] if verb else ""), 2.0)
     # A noun in the names of many tools (file) is weak evidence; a verb (search) is strong, however many share it.
     weights |= {word: 3.0 / (1 if word in _ACTIONS else shared[word]) for word in own}
     hits, named = mentioned & weights.keys(), own & mentioned
