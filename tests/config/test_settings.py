@@ -104,6 +104,12 @@ def test_the_environment_overrides_single_keys(tmp_path: Path, monkeypatch: pyte
     assert settings.models["slow"].model == "openai/z"
 
 
+@pytest.mark.parametrize("name", ["AGENTSD_MODEL", "agentsd_model", "Agentsd_Model"])
+def test_the_case_of_a_variable_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "openai/y")
+    assert load(tmp_path, "model: x\n").model == "openai/y"
+
+
 @pytest.mark.parametrize(
     ("text", "place", "message", "hint"),
     [
