@@ -87,7 +87,7 @@ async def client(
     server: Serving, agent: str = "billing", binding: str = "JSONRPC", *, key: str | None = None, version: str = ""
 ) -> AsyncIterator[Client]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(timeout=PATIENCE, headers=headers, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=PATIENCE, headers=headers, trust_env=False, verify=False) as http:
         card = await A2ACardResolver(http, f"{server.url}/a2a/{agent}").get_agent_card()
         for one in [one for one in card.supported_interfaces if version and one.protocol_version != version]:
             card.supported_interfaces.remove(one)
@@ -333,7 +333,7 @@ def test_a_client_without_a_version_gets_push_notifications_of_0_3(tmp_path: Pat
         with listening() as hook:
             async with (
                 started(tmp_path, "hello", files={**FILES, **hook.settings()}) as server,
-                httpx.AsyncClient(trust_env=False) as http,
+                httpx.AsyncClient(trust_env=False, verify=False) as http,
             ):
                 params = {"message": message, "configuration": {"pushNotificationConfig": {"url": hook.url}}}
                 body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
@@ -527,7 +527,7 @@ def test_a_client_that_does_not_wait_follows_later_and_cancels(tmp_path: Path) -
         async with started(tmp_path, calls(("books.wait", {}))) as server, client(server) as user:
             request = said("wait")
             request.configuration.return_immediately = True
-            async with httpx.AsyncClient(trust_env=False) as http:
+            async with httpx.AsyncClient(trust_env=False, verify=False) as http:
                 body: dict[str, Any] = {
                     "message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "wait"}]}
                 }
@@ -626,7 +626,7 @@ def test_tasks_exist_for_their_tenant_and_agent_only(tmp_path: Path) -> None:
                 await sent(alice, said(new_data_part({"decisions": {"x": {"type": "approve"}}}), task=task.task_id))
             assert states(await sent(alice, said(approval(task), task=task.task_id)))[-1] == State.TASK_STATE_COMPLETED
             assert [one async for one in waits][-1].status_update.status.state == State.TASK_STATE_COMPLETED
-            async with httpx.AsyncClient(trust_env=False) as http:
+            async with httpx.AsyncClient(trust_env=False, verify=False) as http:
                 assert (await http.get(f"{server.url}/.well-known/agent-card.json")).status_code == 401
                 bearer = {"authorization": f"Bearer {KEYS['chatter']}"}
                 card = (await http.get(f"{server.url}/.well-known/agent-card.json", headers=bearer)).json()
@@ -671,7 +671,7 @@ def test_requests_that_do_not_fit_are_errors_of_the_protocol(
     tmp_path: Path, headers: dict[str, str] | None, body: dict[str, Any], message: str
 ) -> None:
     async def main() -> None:
-        async with started(tmp_path) as server, httpx.AsyncClient(trust_env=False) as http:
+        async with started(tmp_path) as server, httpx.AsyncClient(trust_env=False, verify=False) as http:
             sends = {"a2a-version": "1.0"} if headers is None else headers
             answer = await http.post(
                 f"{server.url}/a2a/billing", json={"jsonrpc": "2.0", "id": 1, **body}, headers=sends
