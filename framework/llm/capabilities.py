@@ -157,8 +157,8 @@ class Capabilities(Frozen):
     late_system: bool | None = None
     """Accepts system messages after the first one. Otherwise late instructions become part of the last message."""
     late_tools: bool | None = None
-    """Accepts found tools within the conversation: the beginning of requests, and with it the provider's cache, stays
-    as it was. Known of the providers' own servers only."""
+    """Accepts, within the conversation, the tools that a search found. The start of each request stays the same, so the
+    provider's cache stays valid. Known only for the providers' own servers."""
     repeated_roles: bool | None = None
     """Accepts adjacent messages of one role, and a user message directly after results of tools."""
     parallel_calls: bool | None = None

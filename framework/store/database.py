@@ -383,7 +383,7 @@ class MemoryConnection:
 
 @cache
 def _empty_database() -> MemoryConnection:
-    """Return a database in memory with its tables and no rows. To copy it is 30 times as fast as to create them."""
+    """Return a database in memory with its tables and no rows. Copying it is 30 times as fast as creating them."""
     template = MemoryConnection(StoreClock())
     template.submit(upgrade).result()
     return template

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import faulthandler
-import gc
 import json
 import os
 import re
@@ -37,7 +36,7 @@ _MAX_DUMPS, _MAX_IDLE_DUMPS = 2, 10
 importing an installed package. The second applies if it used no CPU time meanwhile: the machine may be slow."""
 _TICK_SECONDS = 0.2
 _HINT = "it would block the whole process; move slow code to setup(context) or into the tool"
-_PROGRAM = "import gc; gc.disable(); from framework.tools.plugin_trial import main; main(int(sys.argv[1]))"
+_PROGRAM = "from framework.tools.plugin_trial import main; main(int(sys.argv[1]))"
 _ANSWER = re.compile(rb"\ndone(.*)\n")
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in ', re.MULTILINE)
 _IMPORTING = "<frozen importlib"
@@ -249,8 +248,6 @@ class _StackDumper:
 
 def main(report: int) -> None:
     """Load the plugins of the request on standard input, and end the process."""
-    gc.freeze()
-    gc.enable()  # the imports are faster without
     forbid_inspection()  # its environment is that of the server, keys included
     request = json.load(sys.stdin)
     files = {path: base64.b64decode(source) for path, source in request["files"].items()}

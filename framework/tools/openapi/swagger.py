@@ -64,9 +64,9 @@ def _schema(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a parameter, whose keywords are beside its name."""
     kind, place = declared.get("type"), declared["in"]
     if kind not in _TYPES or (kind == "file" and place != "formData"):
-        raise ApiDocumentError(f"the parameter {_short(declared)} has no valid `type`")
+        raise ApiDocumentError(f"the parameter {_name_of(declared)} has no valid `type`")
     if as_mapping(declared.get("items")).get("type") == "array":
-        raise ApiDocumentError(f"the parameter {_short(declared)} is a list of lists")
+        raise ApiDocumentError(f"the parameter {_name_of(declared)} is a list of lists")
     schema = {key: value for key, value in declared.items() if key not in ("name", "in", "required")}
     return schema | {"type": "string", "format": "binary"} if kind == "file" else schema
 
@@ -79,11 +79,11 @@ def _style(declared: Mapping[str, Any]) -> dict[str, Any]:
     if declared["in"] in ("path", "header"):
         style = {"form": "simple"}.get(style, style) if not explode else ""
     if not style:
-        raise ApiDocumentError(f"the parameter {_short(declared)} has no valid `collectionFormat`")
+        raise ApiDocumentError(f"the parameter {_name_of(declared)} has no valid `collectionFormat`")
     return {"style": style, "explode": explode}
 
 
-def _short(declared: Mapping[str, Any]) -> str:
+def _name_of(declared: Mapping[str, Any]) -> str:
     return repr(shorten(declared["name"], 80))
 
 

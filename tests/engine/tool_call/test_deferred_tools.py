@@ -261,15 +261,14 @@ def _denies(rules: Rules, one: Tool, *, listed: bool) -> bool:
     return listed and not any(fnmatchcase(one.name, pattern) for pattern in patterns)
 
 
-def test_a_rule_that_is_added_during_a_run_hides_tools_from_the_next_search(tmp_path: Path) -> None:
-    root, edit = clerk(tmp_path), calls(("edit_rules", {}), prefix="e")
-    model = ScriptedModel(calls((TOOL_SEARCH, {"words": "invoice"}), prefix="i"), edit, SEARCH, "done")
+def edit_during_run(root: Path, model: ScriptedModel, rules: str) -> None:
+    """Execute a run whose model calls `edit_rules`, a tool that gives the agent these rules and reloads."""
     opened: list[Runtime] = []
 
     @tool(risk="low")
     async def edit_rules() -> str:
         """Edit the rules."""
-        clerk(root, '{allow: ["*.*", edit_rules], deny: ["billing.*"], defer: auto}')
+        clerk(root, rules)
         await opened[0].reload()
         return "edited"
 
@@ -281,6 +280,12 @@ def test_a_rule_that_is_added_during_a_run_hides_tools_from_the_next_search(tmp_
             await runtime.run("go", agent="clerk")
 
     asyncio.run(main())
+
+
+def test_a_rule_that_is_added_during_a_run_hides_tools_from_the_next_search(tmp_path: Path) -> None:
+    edit = calls(("edit_rules", {}), prefix="e")
+    model = ScriptedModel(calls((TOOL_SEARCH, {"words": "invoice"}), prefix="i"), edit, SEARCH, "done")
+    edit_during_run(tmp_path, model, '{allow: ["*.*", edit_rules], deny: ["billing.*"], defer: auto}')
     assert "billing" in results(model)[0]
     assert "billing" not in results(model)[2]
     assert searched_in(model.requests[0]).startswith("Searches 500 tools of: billing (50), ")
@@ -288,25 +293,8 @@ def test_a_rule_that_is_added_during_a_run_hides_tools_from_the_next_search(tmp_
 
 
 def test_a_found_tool_that_is_denied_during_the_run_leaves_the_requests(tmp_path: Path) -> None:
-    root, edit = clerk(tmp_path), calls(("edit_rules", {}), prefix="e")
-    model = ScriptedModel(SEARCH, edit, "done")
-    opened: list[Runtime] = []
-
-    @tool(risk="low")
-    async def edit_rules() -> str:
-        """Edit the rules."""
-        clerk(root, '{allow: ["*.*", edit_rules], deny: [billing.create_refund], defer: ["*.*"]}')
-        await opened[0].reload()
-        return "edited"
-
-    async def main() -> None:
-        clerk(root, '{allow: ["*.*", edit_rules], defer: ["*.*"]}')
-        options: dict[str, Any] = {"models": {"scripted": model}, "watch": False, "store": JsonStore()}
-        async with Runtime.open(root, tools=[*TOOLS_OF_BUSINESS, edit_rules], **options) as runtime:
-            opened.append(runtime)
-            await runtime.run("go", agent="clerk")
-
-    asyncio.run(main())
+    model = ScriptedModel(SEARCH, calls(("edit_rules", {}), prefix="e"), "done")
+    edit_during_run(tmp_path, model, '{allow: ["*.*", edit_rules], deny: [billing.create_refund], defer: ["*.*"]}')
     found, last = names(model.requests[1]), names(model.requests[2])
     assert REFUND in found
     assert last == [name for name in found if name != REFUND]
