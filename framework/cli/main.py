@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import json
 import logging
@@ -200,7 +201,7 @@ def agentsd(verbose: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the `agentsd` command with these arguments, by default those of the process."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = [_decoded(argument) for argument in sys.argv[1:]] if arguments is None else arguments
     earlier = frozenset(threading.enumerate())
     _open_streams()
     signal.signal(signal.SIGTERM, _terminated)
@@ -213,14 +214,25 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _decoded(argument: str) -> str:
+    """Read an argument as UTF-8 if the locale, such as `LC_ALL=C` in a container, lacks its characters."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(argument).decode("utf-8", "surrogateescape")
+    return argument
+
+
 def _open_streams() -> None:
-    """Replace closed streams, and escape characters that the encoding of an output lacks."""
+    """Replace closed streams, escape characters that the encoding of an output lacks, and read ASCII as UTF-8."""
     for name, mode, errors in STREAMS:
         stream = getattr(sys, name)
         if stream is None:  # takes the free descriptor, so that no database gets the number of standard output
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
         elif isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors=errors)
+            # An input is never ASCII by intention: `LC_ALL=C` says no more than that nobody set a language.
+            as_utf8 = mode == "r" and codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if as_utf8 else None, errors=errors)
             if mode == "w":
                 setattr(sys, name, protected(stream))
 
