@@ -149,7 +149,7 @@ async def list_conversations(
     return verbatim_response(ConversationList(conversations=summaries, next=following))
 
 
-@routes.get("/conversations/{conversation_id}", response_model=ConversationDetail, responses=error_responses(404))
+@routes.get("/conversations/{conversation_id:path}", response_model=ConversationDetail, responses=error_responses(404))
 async def show_conversation(
     identity: RunReader, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
 ) -> Response:
@@ -159,7 +159,7 @@ async def show_conversation(
 
 
 @routes.delete(
-    "/conversations/{conversation_id}", response_model=DeletedConversation, responses=error_responses(404, 409)
+    "/conversations/{conversation_id:path}", response_model=DeletedConversation, responses=error_responses(404, 409)
 )
 async def delete_conversation(
     identity: Admin, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
@@ -171,7 +171,7 @@ async def delete_conversation(
 
 
 @routes.post(
-    "/conversations/{conversation_id}/fork",
+    "/conversations/{conversation_id:path}/fork",
     name="fork_conversation",
     status_code=201,
     response_model=ForkedConversation,

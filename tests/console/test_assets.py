@@ -48,6 +48,8 @@ COMMAS = re.compile(r",(?![^(]*\))")
 """Between selectors, not between those in brackets."""
 COMBINATORS = re.compile(r"[\s>+~](?![^(]*\))")
 CLASSES = re.compile(r"\.([a-z][\w-]*)")
+PATHS = re.compile(r"(?<!apiPath)`/[a-z]+/[^`]*\$\{(?![\w.]+\.split\()")
+"""Paths of the API with a value that is not encoded, not even in parts."""
 URLS = re.compile(r"(?:https?|wss?):?//[\w.-]+|url\(")
 MARKUP = re.compile(
     r"\b(?:innerHTML|outerHTML|insertAdjacentHTML|setHTMLUnsafe|createContextualFragment|srcdoc)\b"
@@ -217,6 +219,11 @@ def test_a_file_is_short_and_its_lines_are_too(name: str) -> None:
 def test_no_file_turns_text_into_markup_or_names_another_host(name: str) -> None:
     assert MARKUP.findall(text_of(name)) == []
     assert URLS.findall(COMMENTS.sub("", text_of(name)).replace(SVG, "")) == []
+
+
+@each("name", [name for name in NAMES if name.endswith(".js")])
+def test_values_in_paths_of_the_api_are_encoded(name: str) -> None:
+    assert PATHS.findall(text_of(name)) == []
 
 
 class _Page(HTMLParser):

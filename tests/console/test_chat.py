@@ -384,6 +384,23 @@ def test_conversations_of_two_users_with_one_id_are_two(tmp_path: Path) -> None:
     run_in_browser(main())
 
 
+def test_a_conversation_is_deleted_whatever_its_id_contains(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serve_console(tmp_path, FILES, ScriptedModel("one", "two", "three")) as server:
+            for conversation in ("a", "a#b", "a/b"):
+                await server.runtime.run(f"I am {conversation}", conversation=conversation, agent="support")
+            async with open_page(server) as page:
+                for conversation in ("a#b", "a/b"):
+                    await page.locator(".conv", has_text=f"I am {conversation}").click()
+                    await page.get_by_role("button", name="More", exact=True).click()
+                    await page.get_by_role("menuitem", name="Delete conversation").click()
+                    await page.get_by_role("button", name="Delete", exact=True).click()
+                    await expect(page.locator(".conv", has_text=f"I am {conversation}")).to_have_count(0)
+                await expect(page.locator(".conv")).to_have_text([re.compile("I am a")])
+
+    run_in_browser(main())
+
+
 def test_a_key_that_may_only_chat_keeps_its_conversations_in_the_browser(tmp_path: Path) -> None:
     entries = json.dumps([key_entry("web", KEY, user="ann", roles=["chat"]), key_entry("all", OTHER, user="bob")])
     files = {**FILES, "agentsd.yaml": f"server: {{api_keys: {entries}}}\n"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from framework.llm.client import ScriptedModel
 from tests.support.projects import agent, write
@@ -51,5 +52,20 @@ def test_a_message_is_edited_and_sent_again_in_a_fork_and_a_repetition_makes_no_
             ]
             for refused, status in wrong:
                 await client.error("POST", path, status, json=refused)
+
+    asyncio.run(main())
+
+
+def test_a_conversation_is_read_forked_and_deleted_whatever_its_id_contains(tmp_path: Path) -> None:
+    async def main() -> None:
+        write(tmp_path, {"agents.d/one.yaml": agent("one")})
+        async with client_of(tmp_path, ScriptedModel("a", "b", "c")) as client:
+            for name in ("customer/42", "/fork", "a?b#c"):
+                run = (await client.post("chat", {"message": "hello", "conversation_id": name}))["run_id"]
+                path = f"conversations/{quote(name, safe='')}"
+                assert (await client.get(path))["conversation_id"] == name
+                assert (await client.post(f"{path}/fork", {"after": run}, 201))["forked_from"] == name
+                assert await client.delete(path) == {"conversation_id": name, "runs": 1}
+                await client.error("GET", path, 404)
 
     asyncio.run(main())

@@ -1,6 +1,6 @@
 /** The results of an agent's test cases: the success rate of each with its interval, and its history. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { cost, digest, fullTime, percent, runName, time } from "../core/format.js";
@@ -16,7 +16,7 @@ const SOURCES = { test: "agentsd test", gate: "reload.gate", runs: "agentsd test
 /** @param {string} name */
 export function cases(name) {
   const node = h("div.stack");
-  get(`/agents/${encodeURIComponent(name)}/cases`).then(({ cases: found }) => fill(node,
+  get(apiPath`/agents/${name}/cases`).then(({ cases: found }) => fill(node,
     h("p.sec", t("What agentsd test and the gate of edits have found. The rate is that of the newest version.")),
     found.length ? found.map(card) : h("p.dim", t("No result is stored. Run agentsd test."))),
   (error) => fill(node, failureNote(error)));

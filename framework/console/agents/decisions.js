@@ -1,6 +1,6 @@
 /** What past decisions say about the rules of an agent, and the edit of its file that they suggest. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { t, tn } from "../core/i18n.js";
@@ -33,7 +33,7 @@ const OBSTACLES = {
 /** @param {string} name */
 export function decisions(name) {
   const node = h("div.stack");
-  get(`/agents/${encodeURIComponent(name)}/suggestions`).then(({ suggestions, diff }) => fill(node,
+  get(apiPath`/agents/${name}/suggestions`).then(({ suggestions, diff }) => fill(node,
     h("p.sec", t("What people approved and rejected in the last 30 days, compared with the rules of the file.")),
     suggestions.length ? suggestions.map(card) : h("p.dim", t("No rule asked often enough.")),
     diff ? h("section.card", h("header", h("h2.grow", t("The edit")), copyButton(diff)), h("div.in.stack",

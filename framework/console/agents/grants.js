@@ -1,6 +1,6 @@
 /** The approvals of an agent's calls that are remembered: which calls, where, by whom, how long; and how one ends. */
 
-import { del, get } from "../core/api.js";
+import { apiPath, del, get } from "../core/api.js";
 import { now } from "../core/clock.js";
 import { failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
@@ -24,7 +24,7 @@ export function grants(name) {
   const revoke = async (/** @type {Grant} */ grant) => {
     const body = t("The next call like it is asked about again.");
     if (!(await ask({ title: t("Revoke this approval?"), body, action: t("Revoke"), danger: true }))) return;
-    await del(`/grants/${encodeURIComponent(grant.id)}`).catch((error) =>
+    await del(apiPath`/grants/${grant.id}`).catch((error) =>
       toast({ title: error.message, tone: "danger" }));
     await show();
   };

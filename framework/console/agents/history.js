@@ -1,6 +1,6 @@
 /** The generations that changed an agent: changed keys, and the files before and after. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { fullTime, time } from "../core/format.js";
@@ -13,7 +13,7 @@ import { diffView } from "../widgets/diff.js";
 /** @param {string} name */
 export function history(name) {
   const node = h("div.stack");
-  get(`/agents/${encodeURIComponent(name)}/history`).then(
+  get(apiPath`/agents/${name}/history`).then(
     ({ versions }) => fill(node, versions.length ? versions.map(version) : h("p.dim", t("No change is recorded."))),
     (error) => fill(node, failureNote(error)));
   return node;

@@ -1,6 +1,6 @@
 /** Agents: the list, and what the chosen one is and may do. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { Component, define, failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { t, tn } from "../core/i18n.js";
@@ -42,7 +42,7 @@ class AgentsPage extends Component {
     this.#name = name;
     this.classList.add("loading");
     const list = get("/agents");
-    const detail = name ? get(`/agents/${encodeURIComponent(name)}`) : null;
+    const detail = name ? get(apiPath`/agents/${name}`) : null;
     void Promise.allSettled([list, detail]).then(() => this.classList.remove("loading"));
     const retry = () => this.#open(true);
     const failed = (/** @type {Error} */ error) => fill(this.#doc, h("div.mid", failureNote(error, retry)));

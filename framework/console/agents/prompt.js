@@ -1,6 +1,6 @@
 /** The system prompt: rendered with sample inputs as they are typed, or its template with the variables marked. */
 
-import { ApiError, post } from "../core/api.js";
+import { ApiError, apiPath, post } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { tokens } from "../core/format.js";
 import { t } from "../core/i18n.js";
@@ -87,7 +87,7 @@ export class PromptView {
   async #render() {
     this.#asked.abort();
     this.#asked = new AbortController();
-    const path = `/agents/${encodeURIComponent(this.#detail?.name ?? "")}/prompt`;
+    const path = apiPath`/agents/${this.#detail?.name ?? ""}/prompt`;
     const body = { inputs: this.#values, locale: this.#locales.value || null };
     let wrong = "";
     try {

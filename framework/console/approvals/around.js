@@ -1,6 +1,6 @@
 /** What stands around the card: what was said before, and what each decision leads to. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { fullTime } from "../core/format.js";
 import { t } from "../core/i18n.js";
@@ -20,7 +20,7 @@ const LONGEST = 1200;
 export async function saidCard(card, run) {
   card.hidden = true;
   if (!may("read") && !may("chat")) return;
-  const detail = await get(`/runs/${encodeURIComponent(run.run_id)}`).catch(() => null);
+  const detail = await get(apiPath`/runs/${run.run_id}`).catch(() => null);
   /** @type {{role: string, content: string}[]} */
   const said = (detail?.messages ?? []).filter((/** @type {any} */ one) => one.content && one.role !== "tool");
   if (!said.length) return;

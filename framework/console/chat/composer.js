@@ -1,6 +1,6 @@
 /** The message box: text that is kept until it is sent, the agent, and the inputs that the agent requires. */
 
-import { connection, get } from "../core/api.js";
+import { apiPath, connection, get } from "../core/api.js";
 import { Component, define } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
@@ -111,7 +111,7 @@ export class ChatComposer extends Component {
     fill(this.#chosen, icon("agents", { size: 14 }), name ?? t("auto"));
     fill(this.#inputs);
     const ask = (/** @type {any} */ agent) => this.#ask(agent.inputs ?? {});
-    if (name && may("read")) void this.load(get(`/agents/${name}`), ask, () => {});
+    if (name && may("read")) void this.load(get(apiPath`/agents/${name}`), ask, () => {});
     this.#save();
     this.#update();
   }

@@ -1,6 +1,6 @@
 /** A conversation: its runs, folded from their events, and the messages that are on their way. */
 
-import { ApiError, connection, get, post } from "../core/api.js";
+import { ApiError, apiPath, connection, get, post } from "../core/api.js";
 import { may } from "../core/live.js";
 import { follow } from "../core/stream.js";
 import { RunModel } from "../widgets/run-model.js";
@@ -71,7 +71,7 @@ export class Conversation {
    * @param {string} key of the request @returns {Promise<{conversation_id: string}>} */
   fork(place, key) {
     const options = { query: { user: this.user }, headers: { "idempotency-key": key }, signal: this.#stop.signal };
-    return post(`/conversations/${encodeURIComponent(this.id ?? "")}/fork`, place, options);
+    return post(apiPath`/conversations/${this.id ?? ""}/fork`, place, options);
   }
 
   /** @param {Turn} turn @param {import("../types.d.ts").Rating | null} rating */
@@ -132,7 +132,7 @@ export class Conversation {
     if (!run || this.stopping) return;
     this.stopping = true;
     this.onChange();
-    await post(`/runs/${run.runId}/cancel`).catch(() => (this.stopping = false));
+    await post(apiPath`/runs/${run.runId}/cancel`).catch(() => (this.stopping = false));
   }
 
   /** @param {Turn} turn @param {any} run */
@@ -207,7 +207,7 @@ export class Conversation {
     const { model } = turn;
     const signal = this.#stop.signal;
     this.#followed.add(turn.key);
-    const path = `/runs/${model.runId}`;
+    const path = apiPath`/runs/${model.runId}`;
     const known = (/** @type {any} */ run) => (model.reset(run), this.#touch(turn));
     void get(path, {}, { signal }).then(known).catch(() => {});
     const onEvent = (/** @type {any} */ event) => {

@@ -1,6 +1,6 @@
 /** What is known of the selected step, or of the one that waits or runs; the run with its budget; its events. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { Component, define } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { cost, digest, duration, runName, tokens } from "../core/format.js";
@@ -75,7 +75,7 @@ export class ChatInspector extends Component {
     const exists = live.value?.agents.includes(agent) ?? true; // it may have been removed since
     if (this.#limits.has(agent) || !may("read") || !exists) return;
     this.#limits.set(agent, {});
-    void get(`/agents/${agent}`).then(({ policy }) => {
+    void get(apiPath`/agents/${agent}`).then(({ policy }) => {
       this.#limits.set(agent, policy.limits);
       this.#shown = "";
       if (this.isConnected) this.show(run, selected);

@@ -1,6 +1,6 @@
 /** What this browser remembers: unsent texts, and the conversations of keys that may not list them. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { identity, may } from "../core/live.js";
 
 const DRAFTS = () => `agentsd.draft.${identity.value?.name}.`;
@@ -39,7 +39,7 @@ export function rememberRun(id, run, message) {
 /** @param {string} id the runs of a conversation, as `GET /agent/runs` lists them */
 export async function localRuns(id) {
   const known = localChats().find((chat) => chat.conversation_id === id)?.runs ?? [];
-  const runs = await Promise.all(known.map((run) => get(`/runs/${run}`).catch(() => null)));
+  const runs = await Promise.all(known.map((run) => get(apiPath`/runs/${run}`).catch(() => null)));
   return { runs: runs.filter(Boolean).reverse(), next: null };
 }
 

@@ -1,6 +1,6 @@
 /** Chat: conversations, the thread of one, and what is known of its steps. */
 
-import { del } from "../core/api.js";
+import { apiPath, del } from "../core/api.js";
 import { Component, define } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
@@ -213,7 +213,7 @@ class ChatPage extends Component {
     if (!id || !(await ask({ title: t("Delete this conversation?"), body, action: t("Delete"), danger: true }))) return;
     const done = () => (go(link("chat")), void this.#list.refresh());
     const failed = (/** @type {Error} */ error) => toast({ title: error.message, tone: "danger" });
-    await this.load(del(`/conversations/${id}`, { query: { user } }), done, failed);
+    await this.load(del(apiPath`/conversations/${id}`, { query: { user } }), done, failed);
   }
 }
 

@@ -1,6 +1,6 @@
 /** Two runs beside each other: what they answered, what they did, what they used, and the files they ran on. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { Component, define, failureNote, waitNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { cost, duration, fullTime, runName, time, tokens } from "../core/format.js";
@@ -44,7 +44,7 @@ class RunCompare extends Component {
     const again = () => ((this.#asked = ""), this.#read(a, b));
     const failed = (/** @type {Error} */ error) =>
       asked === this.#asked && fill(this, h("div.wrapper", failureNote(error, again)));
-    const both = Promise.all([a, b].map((id) => get(`/runs/${encodeURIComponent(id)}`)));
+    const both = Promise.all([a, b].map((id) => get(apiPath`/runs/${id}`)));
     void this.load(both, ([one, other]) => asked === this.#asked && this.#draw(one, other), failed);
   }
 
@@ -226,7 +226,7 @@ function files(a, b) {
   const done = (/** @type {any[]} */ nodes) => (box.removeAttribute("aria-busy"), fill(box, nodes));
   const read = () => {
     fill(box, waitNote());
-    Promise.all([a, b].map(({ run_id: id }) => get(`/runs/${id}/files`))).then(
+    Promise.all([a, b].map(({ run_id: id }) => get(apiPath`/runs/${id}/files`))).then(
       ([one, other]) => done(fileDifferences(one, other)),
       (error) => done([failureNote(error, read)]),
     );

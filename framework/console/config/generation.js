@@ -1,6 +1,6 @@
 /** One generation: what it changed, its files, its problems, and the way back to it. */
 
-import { get, post } from "../core/api.js";
+import { apiPath, get, post } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { fullTime, time } from "../core/format.js";
 import { t, tn } from "../core/i18n.js";
@@ -24,7 +24,7 @@ import { toast } from "../widgets/toast.js";
  */
 export async function showGeneration(number, entries) {
   /** @type {GenerationDetail} */
-  const found = await get(`/config/history/${number}`);
+  const found = await get(apiPath`/config/history/${number}`);
   const problems = found.live ? (live.value?.problems ?? found.problems) : found.problems;
   return h("div.mid.wide",
     head(found, entries),
@@ -121,7 +121,7 @@ const fileLink = (path) => link("config", "files", ...path.split("/"));
 /** @param {number} number */
 async function rollBack(number) {
   /** @type {GenerationDetail} */
-  const { rollback } = await get(`/config/history/${number}`);
+  const { rollback } = await get(apiPath`/config/history/${number}`);
   const wider = rollback.some(({ effect }) => effect === "widens");
   const body = h("div.stack",
     h("p", t("It goes live under a new number, and stays until the files change.")),

@@ -74,6 +74,13 @@ function forgetHere() {
 }
 
 /**
+ * Template tag: return a path whose values are encoded. Ids are texts of other programs, such as `a#b` or `a/b`.
+ * @param {TemplateStringsArray} texts
+ * @param {...(string | number | undefined)} values
+ */
+export const apiPath = (texts, ...values) => String.raw(texts, ...values.map(String).map(encodeURIComponent));
+
+/**
  * Send a request to a path below `/agent`.
  * @param {string} method
  * @param {string} path

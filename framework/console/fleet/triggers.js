@@ -1,6 +1,6 @@
 /** The triggers of the project: when each starts a run, next and last, and why it did not. */
 
-import { post } from "../core/api.js";
+import { apiPath, post } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { ago, fullTime, runName, time } from "../core/format.js";
 import { t } from "../core/i18n.js";
@@ -61,7 +61,7 @@ function buttons(one, act) {
   const button = (/** @type {string} */ what, /** @type {string} */ label) =>
     h("button.btn.sm.ghost", {
       "aria-label": `${label}: ${one.name}`,
-      onclick: () => act(post(`/triggers/${encodeURIComponent(one.name)}/${what}`)),
+      onclick: () => act(post(apiPath`/triggers/${one.name}/${what}`)),
     }, label);
   return h("span.row",
     one.kind === "cron" && button("run", t("Run now")),

@@ -1,6 +1,6 @@
 /** The notes that agents keep across conversations: whose they are, which run saved them, and how to forget one. */
 
-import { del, get } from "../core/api.js";
+import { apiPath, del, get } from "../core/api.js";
 import { Component, define, failureNote } from "../core/component.js";
 import { fill, h, keyed } from "../core/dom.js";
 import { runName, time } from "../core/format.js";
@@ -83,7 +83,7 @@ class MemoryPage extends Component {
     const body = t("Runs that have begun with it keep it until they end.");
     if (!(await ask({ title: t("Forget this note?"), body, action: t("Forget"), danger: true }))) return;
     const failed = (/** @type {Error} */ error) => toast({ title: error.message, tone: "danger" });
-    await this.load(del(`/memory/${encodeURIComponent(note.id)}`), () => {
+    await this.load(del(apiPath`/memory/${note.id}`), () => {
       this.#notes = this.#notes.filter(({ id }) => id !== note.id);
       toast({ title: t("The note was forgotten") });
       this.#draw();

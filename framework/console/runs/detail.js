@@ -1,6 +1,6 @@
 /** One run: what it is, its figures, what went wrong, and its tabs. */
 
-import { get } from "../core/api.js";
+import { apiPath, get } from "../core/api.js";
 import { Component, define, failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
@@ -60,7 +60,7 @@ class RunPage extends Component {
   }
 
   get #path() {
-    return `/runs/${this.dataset.id}`;
+    return apiPath`/runs/${this.dataset.id}`;
   }
 
   /** @param {string} tab */

@@ -1,6 +1,6 @@
 /** The head of a run: its status and title, its figures, and what went wrong with what to do. */
 
-import { get, post } from "../core/api.js";
+import { apiPath, get, post } from "../core/api.js";
 import { now } from "../core/clock.js";
 import { h } from "../core/dom.js";
 import { cost, digest, duration, fullTime, runName, time, tokens } from "../core/format.js";
@@ -131,7 +131,7 @@ function actions(run) {
 async function cancel(id) {
   const body = t("Calls in progress may have taken effect.");
   if (!(await ask({ title: t("Cancel this run?"), body, action: t("Cancel the run"), danger: true }))) return;
-  await post(`/runs/${id}/cancel`).catch((error) => toast({ title: error.message, tone: "danger" }));
+  await post(apiPath`/runs/${id}/cancel`).catch((error) => toast({ title: error.message, tone: "danger" }));
 }
 
 /** @param {Run} run */

@@ -1,6 +1,6 @@
 /** What a run shows beside its steps: messages, files, its replay under the live files, and its test case. */
 
-import { get, post } from "../core/api.js";
+import { apiPath, get, post } from "../core/api.js";
 import { failureNote, waitNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { runName } from "../core/format.js";
@@ -64,7 +64,7 @@ export function filesTab(run) {
   const read = () => {
     box.classList.add("loading");
     fill(box, waitNote());
-    get(`/runs/${run.run_id}/files`).then(
+    get(apiPath`/runs/${run.run_id}/files`).then(
       (found) => done(shown(found)),
       (error) => done([failureNote(error, read)]),
     );
@@ -114,7 +114,7 @@ export function replay(id) {
   const working = h("p.row", h("i.spin"), t("Replaying"));
   const close = dialog(t("Replay of {run}", { run: runName(id) }), note, working, () => stop.abort());
   const done = (/** @type {import("../types.d.ts").ReplayResult} */ result) => fill(close.body, differences(result));
-  post(`/runs/${id}/replay`, undefined, { signal: stop.signal }).then(done, (error) =>
+  post(apiPath`/runs/${id}/replay`, undefined, { signal: stop.signal }).then(done, (error) =>
     fill(close.body, failureNote(error)),
   );
 }
@@ -168,7 +168,7 @@ export function exportCase(id) {
       h("p.small.dim", t("If the file exists, append the case to its list."), " ", h("code", "agentsd test")),
     );
   };
-  get(`/runs/${id}/test-case`).then(done, (error) => fill(body, failureNote(error)));
+  get(apiPath`/runs/${id}/test-case`).then(done, (error) => fill(body, failureNote(error)));
 }
 
 /** @param {string} title @param {string} note @param {Node} content @param {() => void} [onClose] */

@@ -1,6 +1,6 @@
 /** The card of one confirmation: what is asked and why, the form, the decision, and how it was decided. */
 
-import { ApiError, connection, post } from "../core/api.js";
+import { ApiError, apiPath, connection, post } from "../core/api.js";
 import { now } from "../core/clock.js";
 import { Component, define, failureNote } from "../core/component.js";
 import { sameJson } from "../core/exact-json.js";
@@ -279,7 +279,7 @@ export class ApprovalCard extends Component {
     this.#drawButtons();
     const slow = setTimeout(() => ((this.#message = t("still waiting for the server")), this.#drawButtons()), SLOW);
     try {
-      await post(`/runs/${encodeURIComponent(runId)}/decisions`, { decisions: { [confirmation.id]: decision } });
+      await post(apiPath`/runs/${runId}/decisions`, { decisions: { [confirmation.id]: decision } });
     } catch (error) {
       this.#failed(/** @type {ApiError} */ (error), decision);
     } finally {

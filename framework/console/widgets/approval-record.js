@@ -1,6 +1,6 @@
 /** What is stored about a confirmation: whether it is open, and who decided what. */
 
-import { address, ApiError, open } from "../core/api.js";
+import { address, ApiError, apiPath, open } from "../core/api.js";
 import { isNumber, parseExact } from "../core/exact-json.js";
 import { ago } from "../core/format.js";
 import { t, tn } from "../core/i18n.js";
@@ -31,7 +31,7 @@ const EXPIRED = "no decision was made in time";
  * @throws {ApiError}
  */
 export async function readRun(runId, signal) {
-  if (may("read") || may("chat")) return read(`/runs/${encodeURIComponent(runId)}`, {}, signal);
+  if (may("read") || may("chat")) return read(apiPath`/runs/${runId}`, {}, signal);
   const { approvals } = await read("/approvals", { limit: 100 }, signal); // all that a key with `decide` alone may read
   const found = approvals.find((/** @type {any} */ run) => run.run_id === runId);
   return { status: "paused", seq: null, decisions: [], pending: [], paused_at: null, ...found };
@@ -67,7 +67,7 @@ export function followRun(runId, after, listener, signal) {
   if (followed.has(runId)) return;
   followed.set(runId, entry);
   const onEvent = () => entry.listeners.forEach((call) => call());
-  const path = `/runs/${encodeURIComponent(runId)}/events`;
+  const path = apiPath`/runs/${runId}/events`;
   // A key may decide without reading events.
   follow(path, { after, query: { wait: true }, signal: entry.stop.signal, onEvent }).catch(() => {});
 }

@@ -1,6 +1,6 @@
 /** Parts of the card of a confirmation. */
 
-import { post } from "../core/api.js";
+import { apiPath, post } from "../core/api.js";
 import { fill, h, svg } from "../core/dom.js";
 import { t, tParts } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
@@ -84,7 +84,7 @@ export function loginButton({ kind, tool }, user) {
   const begin = async () => {
     fill(place, h("i.spin"));
     try {
-      const path = `/logins/${encodeURIComponent(tool.replace(/^mcp\./, "").split(".")[0])}`;
+      const path = apiPath`/logins/${tool.replace(/^mcp\./, "").split(".")[0]}`;
       const { url, host } = await post(path, {}, { query: { user }, cookies: true }); // this browser ends the login
       const link = h("a", { href: url, target: "_blank", rel: "noopener" }, t("Log in at {host}", { host }));
       fill(place, /^https?:/.test(url) ? link : host);

@@ -1,6 +1,6 @@
 /** Rates the answer of a run: up or down at once, then a comment if there is something to say. */
 
-import { del, put } from "../core/api.js";
+import { apiPath, del, put } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
@@ -51,7 +51,7 @@ function askWhy({ runId, rating, onChange }) {
     if (saved) onChange(saved), close();
   };
   const remove = async () => {
-    const done = await del(`/runs/${runId}/rating`).catch(failed);
+    const done = await del(apiPath`/runs/${runId}/rating`).catch(failed);
     if (done) onChange(null), close();
   };
   const onkeydown = (/** @type {KeyboardEvent} */ event) => {
@@ -71,7 +71,7 @@ function askWhy({ runId, rating, onChange }) {
 
 /** @param {string} runId @param {"up" | "down"} rating @param {string} comment @returns {Promise<Rating | null>} */
 async function save(runId, rating, comment) {
-  const found = await put(`/runs/${runId}/rating`, { rating, comment }).catch(failed);
+  const found = await put(apiPath`/runs/${runId}/rating`, { rating, comment }).catch(failed);
   return found?.rating ?? null;
 }
 

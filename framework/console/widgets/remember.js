@@ -1,6 +1,6 @@
 /** The dialog in which a person chooses for which later calls an approval is remembered. */
 
-import { post } from "../core/api.js";
+import { apiPath, post } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { t, tParts } from "../core/i18n.js";
 import { openDialog } from "./dialog.js";
@@ -40,7 +40,7 @@ export function openRemember({ runId, confirmation }, approve) {
     rate.disabled = /** @type {HTMLInputElement} */ (widths[0]?.radio).checked;
     try {
       const body = { confirmation_id: confirmation.id, remember: read() };
-      const found = await post(`/runs/${encodeURIComponent(runId)}/grant-preview`, body);
+      const found = await post(apiPath`/runs/${runId}/grant-preview`, body);
       fill(fault);
       fill(count, matches(found));
     } catch (error) {
