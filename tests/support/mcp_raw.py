@@ -1,7 +1,7 @@
 """A program: an MCP server without the SDK, for the protocol with handshakes, that can misbehave in many ways.
 
 A JSON file, read again when it matters, configures it: `tools` (a list, else TOOLS), `resources`, `ignore_eof`,
-`held` (`slow` reports its first progress, and does not continue).
+`cursor` (of the page after each page of tools), `held` (`slow` reports its first progress, and does not continue).
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
                 log.write("listed\n")
             if configuration().get("restless"):
                 say({"method": "notifications/tools/list_changed"})
-            return {"tools": tools()}
+            cursor = configuration().get("cursor")
+            return {"tools": tools()} | ({} if cursor is None else {"nextCursor": cursor})
         case "resources/list":
             return {"resources": [uri and {"uri": uri, "name": uri} for uri in configuration().get("resources", [])]}
         case "resources/read":

@@ -69,6 +69,7 @@ _LOGIN_POLL_SECONDS = 1.0
 _NOISY_LOGGERS = ("mcp.client", "mcp.shared")
 
 T = TypeVar("T")
+Page = TypeVar("Page", wire.ListToolsResult, wire.ListResourcesResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,26 +531,27 @@ class McpClient:
 
 async def _list_tools(client: Client, enough: int) -> list[wire.Tool]:
     tools: list[wire.Tool] = []
-    cursor = None
-    for _ in range(_MAX_PAGES if client.server_capabilities.tools else 0):
-        page = await client.list_tools(cursor=cursor)
+    async for page in _pages(client.list_tools, client.server_capabilities.tools):
         tools += page.tools
-        cursor = page.next_cursor
-        if cursor is None or len(tools) > enough:
+        if len(tools) > enough:
             break
     return tools
 
 
 async def _list_resources(client: Client) -> set[str]:
-    uris: set[str] = set()
-    cursor = None
-    for _ in range(_MAX_PAGES if client.server_capabilities.resources else 0):
-        page = await client.list_resources(cursor=cursor)
-        uris |= {resource.uri for resource in page.resources}
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return uris
+    pages = _pages(client.list_resources, client.server_capabilities.resources)
+    return {resource.uri async for page in pages for resource in page.resources}
+
+
+async def _pages(read: Callable[..., Awaitable[Page]], offered: object) -> AsyncIterator[Page]:
+    """Yield the pages of a list. A cursor that is empty, or that came before, would lead to the first ones again."""
+    cursors: list[str | None] = [None]
+    while offered and len(cursors) <= _MAX_PAGES:
+        page = await read(cursor=cursors[-1])
+        yield page
+        if not page.next_cursor or page.next_cursor in cursors:
+            return
+        cursors.append(page.next_cursor)
 
 
 def _check_text(arguments: Mapping[str, Any]) -> None:

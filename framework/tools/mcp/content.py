@@ -125,7 +125,9 @@ async def tool_output(result: types.CallToolResult) -> Any:
         ToolError: the result is an error.
     """
     if result.is_error:
-        raise ToolError(truncate(text_of(result.content)) or "the tool failed without an error message")
+        details = result.structured_content and json.dumps(result.structured_content, ensure_ascii=False)
+        text = text_of(result.content) or details or "the tool failed without an error message"
+        raise ToolError(truncate(text))
     data = [_data(block) for block in result.content]
     if not any(data):
         return _plain_output(result, text_of(result.content))
@@ -219,7 +221,8 @@ def _block_text(block: types.ContentBlock) -> str:
         case "image" | "audio":
             return _blob(_kind(block), block.data)
         case "resource_link":
-            return f"[resource {block.uri}: {block.title or block.name}]"
+            about = f" ({block.description})" if block.description else ""
+            return f"[resource {block.uri}: {block.title or block.name}{about}]"
         case "resource":
             return f"[resource {block.resource.uri}]\n{_contents_text(block.resource)}"
 

@@ -7,6 +7,7 @@ MCP, passes the server's standard error through, and leaves the process running 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ from framework.tools.child_processes import child_environment, forbid_inspection
 from framework.tools.mcp import child_launcher
 from framework.types.http import trusted_certificates
 from framework.types.http_transport import BoundedStream
+from framework.types.text import shorten
 from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
@@ -64,6 +66,10 @@ _USED_FIELDS = ("name", "title", "description", "inputSchema", "annotations")
 _CHECKED_LISTS = ("tools", "resources")
 _STRICTEST_VERSION = "2025-11-25"
 """The version of MCP by which each entry is validated; the later one accepts more input schemas."""
+_UNREAD = ("annotations", "_meta", "icons")
+"""Fields of a block of a result that nothing reads."""
+_MAX_BLOCK_CHARS = 2000
+"""Characters that are shown of a block of an unknown form."""
 
 
 class _Protocol(SubprocessStreamProtocol):
@@ -297,13 +303,13 @@ def _http_client(server: McpServer, on_http_error: OnHttpError, auth: httpx2.Aut
 
 @asynccontextmanager
 async def tool_by_tool(transport: Transport, on_invalid: OnInvalidTool) -> AsyncIterator[TransportStreams]:
-    """Leave invalid tools out of the lists that a server sends: the SDK rejects a list for one such tool."""
+    """Leave invalid tools out of a server's lists, and repair its results: the SDK rejects all for one invalid part."""
     async with transport as (received, sent):
         yield cast("Any", _ValidTools(received, on_invalid)), sent
 
 
 class _ValidTools:
-    """A stream of a server's messages, without the invalid tools and resources in its lists."""
+    """A stream of a server's messages, without invalid tools and resources in its lists and blocks in its results."""
 
     def __init__(self, received: Any, on_invalid: OnInvalidTool) -> None:
         self._received, self._on_invalid = received, on_invalid
@@ -341,6 +347,8 @@ class _ValidTools:
         message = item.message if isinstance(item, SessionMessage) else None
         if not isinstance(message, JSONRPCResponse) or not isinstance(item, SessionMessage):
             return item
+        if message.result.keys() & {"content", "structuredContent"}:
+            return replace(item, message=message.model_copy(update={"result": _readable_result(message.result)}))
         lists = {name: value for name in _CHECKED_LISTS if isinstance(value := message.result.get(name), list)}
         if not lists:
             return item
@@ -373,6 +381,42 @@ def _checked_resource(resource: Any) -> dict[str, Any] | None:
     except ValidationError:
         return None
     return used
+
+
+def _readable_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool's result with text in place of each invalid block: the tool was executed, whatever it answers."""
+    known = {key: value for key, value in result.items() if key != "_meta" and value is not None}
+    if _is_result(known):
+        return known
+    content, structured = known.get("content", []), known.get("structuredContent")
+    blocks = content if isinstance(content, list) else [content] if isinstance(content, str | dict) else None
+    if blocks is None:
+        return result
+    if not isinstance(structured, dict | None) and "resultType" not in result:  # later versions allow any value
+        known["structuredContent"] = {"result": structured}
+    if not isinstance(is_error := known.pop("isError", False), bool):
+        is_error = str(is_error).lower() not in ("", "0", "false")
+    return {**known, "content": [*map(_readable_block, blocks)], "isError": is_error}
+
+
+def _readable_block(block: Any) -> dict[str, Any]:
+    text = block
+    if isinstance(block, dict):
+        plain = {key: value for key, value in block.items() if key not in _UNREAD and value is not None}
+        for used in (plain, {"name": plain.get("uri"), "mimeType": "unknown", **plain}):
+            if _is_result({"content": [used]}):
+                return used
+        text = block.get("text")
+    shown = text if isinstance(text, str) else shorten(json.dumps(block, ensure_ascii=False), _MAX_BLOCK_CHARS)
+    return {"type": "text", "text": shown}
+
+
+def _is_result(result: dict[str, Any]) -> bool:
+    try:
+        validate_server_result("tools/call", _STRICTEST_VERSION, result)
+    except ValidationError:
+        return False
+    return True
 
 
 def _first_fault(error: ValidationError) -> str:

@@ -297,6 +297,60 @@ def test_errors_of_a_server_are_reported_to_the_model(tmp_path: Path) -> None:
     assert busy == "mcp.docs: too busy"
 
 
+HELLO = {"type": "text", "text": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("result", "output"),
+    [
+        ({"structuredContent": {"a": 1}}, {"a": 1}),
+        ({"structuredContent": [1, 2]}, {"result": [1, 2]}),
+        ({"content": "hello"}, "hello"),
+        ({"content": HELLO}, "hello"),
+        ({"content": [HELLO], "isError": None, "_meta": "x"}, "hello"),
+        ({"content": [{**HELLO, "annotations": {"priority": "high"}}]}, "hello"),
+        ({"content": [HELLO, {"type": "resource_link", "uri": "docs:a"}]}, "hello\n[resource docs:a: docs:a]"),
+        (
+            {"content": [{"type": "resource_link", "uri": "docs:a", "name": "a", "description": "May"}]},
+            "[resource docs:a: a (May)]",
+        ),
+        ({"content": [HELLO, {"type": "audio", "data": "QUJD"}]}, "hello\n[audio unknown, 0.0 kB, not shown: "),
+        ({"content": [HELLO, {"type": "table", "rows": [1]}]}, 'hello\n{"type": "table", "rows": [1]}'),
+        ({"content": [HELLO, {"type": "resource", "resource": {"text": "body"}}]}, 'hello\n{"type": "resource", "reso'),
+        ({"content": [HELLO, {"type": "text", "text": 5}, None]}, 'hello\n{"type": "text", "text": 5}\nnull'),
+    ],
+)
+def test_an_invalid_part_of_a_result_does_not_take_the_others_away(
+    tmp_path: Path, result: dict[str, Any], output: Any
+) -> None:
+    async def main() -> None:
+        async with opened(raw(tmp_path)) as world:
+            found = await world.call("blocks", **result)
+            assert found == output or (isinstance(found, str) and found.startswith(output))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_error", [True, "true", "yes", 1])
+def test_a_structured_error_is_reported_to_the_model(tmp_path: Path, is_error: Any) -> None:
+    async def main() -> None:
+        async with opened(raw(tmp_path)) as world:
+            with pytest.raises(ToolError, match=r'^\{"why": "no such order"\}$'):
+                await world.call("blocks", content=[], isError=is_error, structuredContent={"why": "no such order"})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("cursor", ["", "again"])
+def test_a_cursor_that_leads_back_ends_the_list(tmp_path: Path, cursor: str) -> None:
+    async def main() -> None:
+        async with opened(raw(tmp_path, {"cursor": cursor})) as world:
+            assert await world.call("echo") == "{}"
+            assert listings(tmp_path) == (2 if cursor else 1)
+
+    asyncio.run(main())
+
+
 def test_a_lone_surrogate_does_not_break_the_connection(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path)) as world:
