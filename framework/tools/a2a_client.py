@@ -80,7 +80,8 @@ async def read_card(agent: A2aAgent, headers: Mapping[str, str]) -> Card:
     except ToolError:
         raise
     except Exception as error:  # noqa: BLE001 - the SDK raises errors of all kinds for what a server sends
-        raise RemoteAgentError(f"{url} responded without a card of A2A 1.0 ({type(error).__name__})") from None
+        place = str(url).partition("?")[0]  # the query may contain a key
+        raise RemoteAgentError(f"{place} responded without a card of A2A 1.0 ({type(error).__name__})") from None
     found = card.supported_interfaces
     usable = [one for one in found if one.protocol_binding in BINDINGS and _VERSION.match(one.protocol_version)]
     if not usable:

@@ -461,7 +461,8 @@ class HttpClient:
             if target.origin != url.origin:
                 headers = {name: value for name, value in headers.items() if name in _KEPT_ACROSS_HOSTS}
             url = target
-        raise HttpFailed(f"more than {self._limits.max_redirects} redirects: the last one is to {url}")
+        last = str(url).partition("?")[0]  # the query may contain a key
+        raise HttpFailed(f"more than {self._limits.max_redirects} redirects: the last one is to {last}")
 
     def check(self, method: str, url: str | WebUrl) -> None:
         """Raise UrlRefused or HttpRefused if a request is not allowed, without sending it."""

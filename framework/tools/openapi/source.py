@@ -97,8 +97,12 @@ class ApiServer:
         query = entry.query if isinstance(entry, OpenApi) else {}
         self._query = {name: value.get_secret_value() for name, value in query.items()}
         self._client = HttpClient.to(self._base, timeout=entry.timeout, methods=_METHODS, max_bytes=entry.max_bytes)
-        given = [*self._headers.values(), *self._query.values(), *_secrets(entry)]
-        self._secrets = sorted({text for text in given if len(text) >= _MIN_SECRET_CHARS}, key=len, reverse=True)
+        in_headers = [part for value in self._headers.values() for part in (value, value.rpartition(" ")[2])]
+        given = [
+            text for text in (*in_headers, *self._query.values(), *_secrets(entry)) if len(text) >= _MIN_SECRET_CHARS
+        ]
+        forms = {form for text in given for form in (text, quote(text), quote(text, safe=""))}
+        self._secrets = sorted(forms, key=len, reverse=True)
         self._paths = tuple(paths)
         self._oauth = entry.auth.oauth if entry.auth else None
         self._name, self._login_url, self._logins = name, base_url, logins
@@ -167,10 +171,11 @@ class ApiServer:
                 raise ToolError(f"a value for the path must not contain '/': the URL would be one of {method} {other}")
 
     def _masked(self, reply: HttpReply, *tokens: str) -> HttpReply:
-        body = reply.body
+        body, headers = reply.body, reply.headers
         for secret in (*tokens, *self._secrets):
             body = body.replace(secret.encode(), MASK.encode())
-        return reply if body == reply.body else replace(reply, body=body)
+            headers = {name: value.replace(secret, MASK) for name, value in headers.items()}
+        return replace(reply, body=body, headers=headers)
 
 
 _METHODS: tuple[Method, ...] = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -240,6 +245,7 @@ def response_output(reply: HttpReply, request: str) -> Any:
 
 
 def _json_or_text(text: str, content_type: str) -> Any:
+    text = text.removeprefix("\ufeff")
     if content_type.endswith(("json", "+json")) or text[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return read_json(text)
@@ -430,6 +436,7 @@ class ApiSource(RefreshedSource):
         """
         ApiServer(api.base_url, api)
         self._url = configured_url(api.document)
+        self._place = str(self._url).partition("?")[0]  # the query may contain a key
         super().__init__(name, changed, api.refresh, first_retry)
         self._api, self._logins = api, logins
         self._client = HttpClient.to(self._url, timeout=_DOCUMENT_TIMEOUT, max_bytes=MAX_API_DOCUMENT_BYTES)
@@ -448,7 +455,7 @@ class ApiSource(RefreshedSource):
             outdated = ""
         except (ToolError, ConfigError) as error:
             outdated = f"{self.name} is not up to date: {error.message}"
-        places = [f"line {fault.line} of {self._api.document}: " if fault.line else "" for fault in self._built.faults]
+        places = [f"line {fault.line} of {self._place}: " if fault.line else "" for fault in self._built.faults]
         faults = [
             f"{self.name}: {place}{fault.message}" for place, fault in zip(places, self._built.faults, strict=True)
         ]
@@ -458,9 +465,9 @@ class ApiSource(RefreshedSource):
     async def _requested(self) -> bytes:
         reply = await self._client.request("GET", self._url, headers={"accept": _DOCUMENT_TYPES})
         if reply.truncated:
-            raise HttpFailed(f"{self._api.document} has more than {len(reply.body)} bytes")
+            raise HttpFailed(f"{self._place} has more than {len(reply.body)} bytes")
         if reply.status != 200:
-            raise HttpFailed(f"{self._api.document} responded with HTTP {reply.status}")
+            raise HttpFailed(f"{self._place} responded with HTTP {reply.status}")
         return reply.body
 
     async def _update(self, source: bytes) -> None:

@@ -69,6 +69,7 @@ JSON = "content-type: application/json"
         (answer("[1]", "content-type: application/vnd.x+json; charset=utf-8"), [1]),
         (answer("plain", "content-type: text/plain"), "plain"),
         (answer('{"a": NaN}', JSON), '{"a": NaN}'),
+        (answer(b'\xef\xbb\xbf{"a": 1}', JSON), {"a": 1}),
         (answer("[" * 5000, JSON), "[" * 5000),
         (answer("", status="204 No Content"), "HTTP 204 No Content, without content"),
         (answer(b"\x89PNG\0", "content-type: image/png"), "HTTP 200 OK: image/png, 5 bytes"),
@@ -99,6 +100,23 @@ def test_a_response_that_repeats_a_secret_does_not_show_it_to_the_model() -> Non
     assert TOKEN not in str(error)
     assert "k3y-value" not in str(error)
     assert "you sent" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "shown"),
+    [
+        ("get", redirect("/things/7?key=k3y%2Fvalue%2B1"), "more than 4 redirects"),
+        ("get", answer("no k3y%2Fvalue%2B1, k3y/value%2B1", status="404 Not Found"), "no ***, ***"),
+        ("get", answer("no dTprM3kvdmFsdWUrMQ==", status="404 Not Found"), "no ***"),
+        ("add", redirect("/b?key=k3y%2Fvalue%2B1"), "HTTP 302 Found, location: /b?key=***"),
+    ],
+)
+def test_a_secret_is_not_shown_in_another_form(name: str, response: bytes, shown: str) -> None:
+    keys = {"query": {"key": "k3y/value+1"}, "auth": {"basic": {"username": "u", "password": "k3y/value+1"}}}
+    pages = {"/things/7": response, "/things": response}
+    found, _ = run(pages, name, {"id": "7"} if name == "get" else {"body": [1]}, **keys)
+    assert shown in str(found)
+    assert not any(form in str(found) for form in ("k3y", "dTpr"))
 
 
 def test_each_kind_of_authentication_is_sent() -> None:
@@ -190,12 +208,12 @@ def test_a_document_with_a_url_is_refreshed_and_unchanged_tools_stay_the_same_ob
         pages = {"/openapi.json": answer("", status="503 Busy")}
         async with site(pages) as served:
             changed = asyncio.Event()
-            api = entry(served.url, document=f"{served.url}/openapi.json", refresh=0.02)
+            api = entry(served.url, document=f"{served.url}/openapi.json?key=k3y", refresh=0.02)
             source = ApiSource("a", api, changed.set, first_retry=0.01)
             await source.start()
             try:
                 assert (source.tools, len(source.faults)) == ((), 1)
-                assert "responded with HTTP 503" in source.faults[0]
+                assert "/openapi.json responded with HTTP 503" in source.faults[0]
                 pages["/openapi.json"] = answer(json.dumps(DOCUMENT))
                 await until(source, changed)
                 assert (len(source.tools), source.faults) == (5, ())
