@@ -423,7 +423,7 @@ def _with_integers(value: Any) -> Any:
 
 
 def _output(parts: Sequence[types.Part]) -> Any:
-    """Return the parts of an answer as the result of a call: data if it contains any, else text; and its files."""
+    """Return the parts of an answer as the result of a call: data if it is nothing else, or text; and its files."""
     data, texts = [_with_integers(one) for one in get_data_parts(parts)], list(get_text_parts(parts))
     texts += [f"(a file at {url[:500]}, which was not read)" for url in get_url_parts(parts)]
     files = []
@@ -434,7 +434,7 @@ def _output(parts: Sequence[types.Part]) -> Any:
             texts.append(f"(a file that cannot be read: {error.message})")
     if files:
         return [*texts, *(json.dumps(one, ensure_ascii=False) for one in data), *files]
-    if len(data) == 1:
+    if len(data) == 1 and not texts:
         return data[0]
     return "\n".join([*texts, *(json.dumps(one, ensure_ascii=False) for one in data)])
 
