@@ -121,7 +121,8 @@ class SdkConnection:
         path: the path of the API below the base URL.
         added: headers added to each request. With some, no redirect is followed: they may contain another key, which
             the client would send to any host.
-        azure: deployment and `api-version`, for a resource of Azure OpenAI at a base URL without a path.
+        azure: deployment and `api-version`, for a resource of Azure OpenAI at a base URL without a path. Its key has
+            a header of its own, so no redirect is followed either.
 
     Raises:
         ValueError: the key contains a line break or another character that is not printable.
@@ -172,7 +173,7 @@ class SdkConnection:
             "timeout": timeout,
             "security": {"bearer_auth": True},
         }
-        if added:
+        if added or azure:
             self._options["follow_redirects"] = False
 
     async def post(self, body: bytes) -> Any:

@@ -12,7 +12,7 @@ from framework import Runtime
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta
 from framework.llm.providers import create_client
-from framework.types.errors import ConfigError
+from framework.types.errors import ConfigError, ModelError
 from framework.types.spec import ModelSettings
 from tests.support import formats
 from tests.support.openai_requests import BOTH_WAYS, SEARCH, deltas, request
@@ -63,6 +63,18 @@ def test_the_responses_api_gets_the_deployment_in_the_request(stream: bool) -> N
     assert (server.paths, server.requests[0]["model"]) == (["/openai/responses"], "my model")
     assert server.queries == [{"api-version": "2025-04-01-preview"}]
     assert server.headers[0]["api-key"] == "geheim-azure-key"
+
+
+def test_the_key_does_not_follow_a_redirect() -> None:
+    async def run() -> tuple[str, int]:
+        async with wire_server([says("stolen")]) as other:
+            moved = Answer(status=307, headers=(("Location", f"{other.url}/chat/completions"),))
+            with pytest.raises(ModelError) as caught:
+                await asyncio.to_thread(ask, moved)
+            return caught.value.message, len(other.requests)
+
+    message, sent = asyncio.run(run())
+    assert ("redirects (307)" in message, sent) == (True, 0)
 
 
 def test_max_tokens_have_the_name_that_reasoning_models_accept() -> None:
