@@ -293,20 +293,23 @@ def missing_file(part: MediaPart) -> None:
 
 
 class RequestCache:
-    """The encoded messages of one run, by model, and its encoded files."""
+    """The encoded messages of one run, by client, and its encoded files.
+
+    Two clients may serve a model of one name, with other capabilities and at another server.
+    """
 
     def __init__(self) -> None:
-        self._by_model: dict[str, EncodedMessages] = {}
-        self._shapes: dict[str, ConversationShape] = {}
+        self._by_client: dict[object, EncodedMessages] = {}
+        self._shapes: dict[object, ConversationShape] = {}
         self.files = EncodedFiles()
 
-    def messages_for(self, model: str) -> EncodedMessages:
-        """Return the run's messages in the format of `model`."""
-        return self._by_model.setdefault(model, EncodedMessages())
+    def messages_for(self, client: object) -> EncodedMessages:
+        """Return the run's messages as this client sends them."""
+        return self._by_client.setdefault(client, EncodedMessages())
 
-    def shape_for(self, model: str) -> ConversationShape:
-        """Return the form of the run's conversation for `model`."""
-        return self._shapes.setdefault(model, ConversationShape())
+    def shape_for(self, client: object) -> ConversationShape:
+        """Return the form of the run's conversation for this client."""
+        return self._shapes.setdefault(client, ConversationShape())
 
 
 class ToolsetCache(Generic[T]):

@@ -401,6 +401,21 @@ def test_a_fallback_that_does_not_accept_the_file_is_skipped(tmp_path: Path) -> 
     assert "blind does not accept [image/png" in result.warnings[-1].message
 
 
+def test_a_fallback_whose_call_is_corrected_still_gets_no_file_that_it_does_not_accept(tmp_path: Path) -> None:
+    root = project(tmp_path, fallback_models="[blind]")
+    unreadable = ModelError("unreadable", retryable=True, correction="Call again.")
+    model = Model(calls(("draw", {"kind": "file"})), ModelError("down", unavailable=True))
+    blind = Model(unreadable, "done", images=False, pdf=False, audio=False)
+
+    async def main() -> RunResult:
+        async with opened(root, model, None, blind=blind) as runtime:
+            return await runtime.run("draw")  # type: ignore[no-any-return]  # opened() is untyped
+
+    assert asyncio.run(main()).output == "done"
+    assert [sum(len(files) for _, _, files in shown(request)) for request in blind.requests] == [0, 0]
+    assert blind.requests[1].messages[-1].content == "Call again."
+
+
 def test_earlier_files_that_the_next_model_does_not_accept_are_described(tmp_path: Path) -> None:
     async def main() -> RunResult:
         async with opened(project(tmp_path), Model("read"), None, other=other) as runtime:

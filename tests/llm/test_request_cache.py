@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.llm.capabilities import Capabilities
+from framework.llm.client import ModelRequest
 from framework.llm.message_shape import MAX_TOOLSETS, EncodedMessages, ToolsetCache, encode_json, json_object
+from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai_format import message_to_chat
-from framework.types.messages import Message, ToolDefinition
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from tests.support.cases import cases
+from tests.support.openai_requests import deltas
+from tests.support.wire import says, wire_server
 
 
 def write(message: Message) -> dict[str, Any]:
@@ -65,6 +71,33 @@ def test_unchanged_messages_are_not_encoded_again() -> None:
     messages.append(Message(role="user", content="3"))
     written.chunks(messages, noting)
     assert seen == ["0", "1", "2", "3"]
+
+
+def test_two_servers_of_one_model_get_a_conversation_each_in_its_own_form() -> None:
+    call = ToolCall(id="call_1", tool="t", arguments={})
+    thoughts = Reasoning(text="aloud", provider="openai", data={"field": "reasoning_content", "source": "x@127.0.0.1"})
+    conversation = (
+        Message(role="user", content="hi"),
+        Message(role="assistant", content="", tool_calls=(call,), reasoning=thoughts),
+        Message(role="tool", content="1", tool_call_id="call_1"),
+    )
+
+    async def run() -> list[Any]:
+        async with wire_server([says("a")]) as first, wire_server([says("b")]) as second:
+            url, any_id = second.url.replace("127.0.0.1", "localhost"), Capabilities(call_ids="any")
+            clients = [
+                OpenAIModel("openai", "x", api_key="", base_url=first.url),
+                OpenAIModel("openai", "x", api_key="", base_url=url, capabilities=any_id),
+            ]
+            request = ModelRequest(conversation)
+            for client in clients:
+                await deltas(client, request)
+                await client.close()
+            return [server.requests[0]["messages"] for server in (first, second)]
+
+    first, second = asyncio.run(run())
+    assert (len(first[2]["tool_call_id"]), first[1]["reasoning_content"]) == (9, "aloud")
+    assert (second[2]["tool_call_id"], second[1].get("reasoning_content")) == ("call_1", None)
 
 
 def test_a_tool_list_is_processed_once_while_it_is_in_use() -> None:

@@ -663,9 +663,8 @@ class _ModelCall:
 
     async def _call(self, name: str, client: ModelClient, *, is_fallback: bool, is_last: bool) -> ModelReply:
         """Call one model until it answers or a retry is pointless."""
-        request = self._request
-        if is_fallback:
-            request = fallback_request(request, name, client.info)
+        first = fallback_request(self._request, name, client.info) if is_fallback else self._request
+        request = first
         restarts = unusable = 0
         for retries in count():
             permit = await self._acquire_permit(name, is_last=is_last)
@@ -696,8 +695,7 @@ class _ModelCall:
                     raise
                 self._budget.check_spent()
                 if error.correction:
-                    messages = (*self._request.messages, late_guidance(error.correction))
-                    request = replace(request, messages=messages)
+                    request = replace(first, messages=(*first.messages, late_guidance(error.correction)))
                 message = f"{error.message}; retrying in {delay:.1f}s"
                 await self._context.warn("model_retry", message, message_id=self._message_id)
                 await asyncio.sleep(delay)

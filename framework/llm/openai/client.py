@@ -380,13 +380,12 @@ class OpenAIModel(OpenAIExchange):
 
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         tools = self._toolsets.get(request.tools)
-        name = self._info.name
-        messages = request.scratch.shape_for(name).shaped(request.messages, self._info.capabilities)
+        messages = request.scratch.shape_for(self).shaped(request.messages, self._info.capabilities)
 
         def encode(position: int) -> bytes:
             return self._encode(messages, position, request, tools.wire_names)
 
-        fields = {"messages": request.scratch.messages_for(name).chunks(messages, encode)}
+        fields = {"messages": request.scratch.messages_for(self).chunks(messages, encode)}
         if request.tools:
             fields["tools"] = (tools.json(),)
         if streamed:

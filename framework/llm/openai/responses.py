@@ -367,7 +367,7 @@ class ResponsesModel(OpenAIExchange):
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         tools = self._toolsets.get(request.tools)
         provider, source, base64 = self._info.provider, self._info.source, request.scratch.files.base64
-        encoded = request.scratch.messages_for(f"{provider}/{source}")
+        encoded = request.scratch.messages_for(self)
 
         def encode(position: int) -> bytes:
             message = request.messages[position]
