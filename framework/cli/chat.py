@@ -26,6 +26,7 @@ from framework.cli.location import (
     MODEL_OPTION,
     Location,
     locate,
+    model_of,
     new_conversation,
     parse_inputs,
     parse_pairs,
@@ -202,7 +203,11 @@ def command(path: str, trace: bool, as_json: bool, **given: Any) -> int:
     if given["agent"] is None and not Path(path).exists() and (folder / AGENTS).is_dir():  # `agentsd chat AGENT`
         path, given["agent"] = str(folder), name
     location = locate(path)
-    given |= {"inputs": parse_inputs(given["inputs"]), "limits": parse_pairs(given["limits"])}
+    given |= {
+        "inputs": parse_inputs(given["inputs"]),
+        "limits": parse_pairs(given["limits"]),
+        "model": model_of(given["model"]),
+    }
     with trace_export(location.settings()), prints_on_stderr() as output:
         return asyncio.run(_chat(location, given, AnswerOutput(output, trace=trace, as_json=as_json)))
 

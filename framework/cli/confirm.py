@@ -146,7 +146,7 @@ def read_choice(prompt: str, choices: Sequence[str]) -> str:
         letter = next((letter for word, letter in _WORDS.items() if text.lower() == word), text.lower())
         if letter in choices:
             return letter
-        if len(text.split()) > 1 or not text.isascii():
+        if len(text.split()) > 1 or (len(text) > 1 and not text.isascii()):
             return text
         click.secho(f"type {', '.join(choices)}, or a sentence that says what to change", fg="red", err=True)
 

@@ -83,6 +83,13 @@ MODEL_OPTION = click.option(
     show_envvar=True,
     help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.",
 )
+
+
+def model_of(given: str | None) -> str | None:
+    """Return the model of `--model` or, also from the `.env` file that `locate` has read, of `AGENTSD_MODEL`."""
+    return given or os.environ.get(MODEL_VARIABLE)
+
+
 INPUT_OPTION = click.option(
     "-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="An input of the agent; repeatable."
 )
@@ -216,12 +223,12 @@ def _read_env_file(location: Location) -> None:
         raise ConfigError(f"there is no file {file}: {ENV_FILE_VARIABLE} names it")
     try:
         values = import_module("dotenv").dotenv_values(file, interpolate=False, encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        for name, value in values.items():
+            if value is not None:
+                os.environ.setdefault(name, value)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8, or contains a zero byte"
         raise ConfigError(f"{file} cannot be read: {reason}") from None
-    for name, value in values.items():
-        if value is not None:
-            os.environ.setdefault(name, value)
 
 
 def _resolved(path: str) -> Location:

@@ -185,9 +185,19 @@ def test_the_env_file_of_a_project_is_read_and_the_environment_wins(tmp_path: Pa
     assert (missing.returncode, "there is no file gone.env: AGENTSD_ENV_FILE names it" in missing.stderr) == (78, True)
 
 
-def test_an_env_file_that_is_not_text_is_an_error_without_its_content(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [("run", "hello"), ("chat",)])
+def test_the_model_in_the_env_file_replaces_those_of_the_agents(tmp_path: Path, command: tuple[str, ...]) -> None:
+    files = {"agents.d/one.yaml": agent("one", model="offline"), ".env": "AGENTSD_MODEL=openai/x\n"}
+    root = write(tmp_path, files)
+    assert "openai/x needs an API key" in agentsd(*command, cwd=root, stdin="hello\n", OPENAI_API_KEY="").stderr
+    own = agentsd(*command, "-m", "offline", cwd=root, stdin="hello\n")
+    assert (own.returncode, "needs an API key" in own.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("content", [b"SECRET=\xff\xfesecret-text\n", b"SECRET=\0secret-text\n"])
+def test_an_env_file_that_is_not_text_is_an_error_without_its_content(tmp_path: Path, content: bytes) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
-    (root / ".env").write_bytes(b"SECRET=\xff\xfesecret-text\n")
+    (root / ".env").write_bytes(content)
     done = agentsd("check", cwd=root)
     assert (done.returncode, "secret-text" in done.stderr) == (78, False)
     assert ".env cannot be read: it is not UTF-8" in done.stderr

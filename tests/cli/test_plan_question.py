@@ -45,7 +45,7 @@ def answer(master: int, until: str, text: bytes) -> str:
 
 def test_a_plan_is_approved_fails_and_is_replanned_until_it_completes(project: Path) -> None:
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
-        shown = answer(master, "[r]eject, or say what to change", b"a")
+        shown = answer(master, "[r]eject, or say what to change", "是".encode())
         assert "planner asks: may it execute this plan?" in shown
         assert "○ s1  summarize data/log/app.log" in shown
         assert "allowed, risk low" in shown
@@ -53,6 +53,8 @@ def test_a_plan_is_approved_fails_and_is_replanned_until_it_completes(project: P
         assert 'content: "{{ steps.s1.output }}"' in shown
         assert "needs approval again when s1 is done: approve_from high (default), risk high" in shown
         assert "2 tool calls, 1 model call or more, about" in shown
+        shown = answer(master, "[r]eject, or say what to change", b"a")
+        assert "type a, e, d, s, r, or a sentence" in shown, "one letter, in any script, is no wish"
         shown = answer(master, "say what to change", b"a")
         assert "there is no folder 'data/log'; did you mean logs?" in shown
         assert "plan 2: " in shown
