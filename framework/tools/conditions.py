@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from difflib import get_close_matches
@@ -13,14 +13,16 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice, product
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path, PurePath, PurePosixPath
 from posixpath import normpath
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, RootModel
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import to_jsonable_python
 from pydantic_core.core_schema import DecimalSchema
 
 from framework.tools.arguments import ModelArguments
@@ -30,7 +32,7 @@ from framework.tools.json_schema import JsonSchema, RepairedArguments, is_of_typ
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from framework.types.flat_schema import declared_properties, is_composed
-from framework.types.spec import LinearPattern, Rule
+from framework.types.spec import LinearPattern, Rule, file_pattern_fault
 
 # A tool declares which of its arguments are paths and URLs. They are converted once, before the policy is evaluated, so
 # that the policy, the approval, the person who approves and the tool all see the same value.
@@ -357,14 +359,20 @@ def condition_matches(condition: Condition, value: Any, match: Matcher = fnmatch
         return bool(value == condition) or yaml_text(value) == yaml_text(condition)
     sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
     if sign is not None:
-        try:
-            number, bound = float(value), float(condition.removeprefix(sign))
-        except (TypeError, ValueError, OverflowError):
-            return True
-        return isnan(number) or isnan(bound) or COMPARISONS[sign](number, bound)
+        number, bound = exact_number(value), exact_number(condition.removeprefix(sign))
+        return number is None or bound is None or COMPARISONS[sign](number, bound)
     if condition.startswith("!="):
         return not match(yaml_text(value), condition.removeprefix("!=").strip())
     return match(yaml_text(value), condition) is not False
+
+
+def exact_number(value: Any) -> Decimal | None:
+    """Return a number, or the number in a text, without rounding; None if there is none, as for NaN."""
+    try:
+        number = Decimal(int(value) if isinstance(value, bool) else str(value))
+    except (ArithmeticError, ValueError):
+        return None
+    return None if number.is_nan() else number
 
 
 class _DecimalsAsNumbers(GenerateJsonSchema):
@@ -408,18 +416,14 @@ def condition_fault(tool: Tool, name: str, condition: Condition) -> str | None:
 
 def _fault(tool: Tool, name: str, condition: Condition) -> str | None:
     what = f"the condition {condition!r} on {name!r}"
+    if condition and isinstance(condition, str) and not condition.strip("*"):
+        return None
+    schemas = _schemas(tool, name) or ()
     if isinstance(condition, str):
-        if condition and not condition.strip("*"):
-            return None
-        sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
-        if sign is not None and not _is_finite(condition.removeprefix(sign)):
-            return f"{what} of {tool.name} does not compare with a number"
+        if fault := _text_fault(tool, name, condition, _kinds(schemas)):
+            return f"{what} of {tool.name} {fault}"
     elif not isfinite(condition):
         return f"{what} of {tool.name} is no number that a call can have"
-    schemas = _schemas(tool, name) or ()
-    kinds = _kinds(schemas)
-    if isinstance(condition, str) and "string" in kinds and _is_misspelt(condition):
-        return f"{what} of {tool.name} has no known operator"
     if not schemas:
         return None
     values = [schema for schema in schemas if "object" not in type_names([schema] if "type" in schema else [])]
@@ -432,6 +436,18 @@ def _fault(tool: Tool, name: str, condition: Condition) -> str | None:
         return f"{what} of {tool.name} is met by every value"
     described = JsonSchema({}).describe_any(values)
     return f"{what} can never be met: {tool.name} takes {described} there"
+
+
+def _text_fault(tool: Tool, name: str, condition: str, kinds: Collection[str]) -> str | None:
+    """Return what is wrong with the operator or pattern of a condition, whatever values there are; None if nothing."""
+    sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
+    if sign is not None and not _is_finite(condition.removeprefix(sign)):
+        return "does not compare with a number"
+    if location_kind(tool, name) == "path" and not tool.is_external:
+        pattern = condition[2:].strip() if condition.startswith("!=") else condition
+        if fault := file_pattern_fault(pattern):
+            return f"matches no path: {fault}"
+    return "has no known operator" if "string" in kinds and _is_misspelt(condition) else None
 
 
 def _schemas(tool: Tool, name: str) -> Sequence[Mapping[str, Any]] | None:
@@ -462,6 +478,12 @@ def _is_finite(text: str) -> bool:
         return isfinite(float(text))
     except ValueError:
         return False
+
+
+def _as_number(text: str) -> float:
+    """Return the number of a text; a whole one is not rounded, as an identifier may have more than 15 digits."""
+    number = float(text)
+    return int(text) if isfinite(number) and text.lstrip("+-").isdecimal() else number
 
 
 def _is_misspelt(condition: str) -> bool:
@@ -534,7 +556,7 @@ def _examples(schema: Mapping[str, Any], condition: Condition) -> Iterator[Any]:
     if types & {"number", "integer"}:
         yield from (number for number in _numbers(schema, literal, pattern) if _is_number(schema, types, number))
     if "string" in types:
-        bounds = [float(text) for text in _NUMBER_IN_TEXT.findall(literal)]
+        bounds = [_as_number(text) for text in _NUMBER_IN_TEXT.findall(literal)]
         near = (yaml_text(bound + step) for bound in bounds if isfinite(bound) for step in (-1, 0, 1))
         for text in chain(("", "x", "y/z", "http://x.example/y"), near, _filled(pattern)):
             if text != literal or _is_text(schema, text):
@@ -544,17 +566,17 @@ def _examples(schema: Mapping[str, Any], condition: Condition) -> Iterator[Any]:
 def _numbers(schema: Mapping[str, Any], literal: str, pattern: str) -> Iterator[float]:
     """Yield numbers near those in a condition and in the limits of a schema, and those that match a pattern."""
     limits = [schema.get(key) for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")]
-    found = [float(text) for text in _NUMBER_IN_TEXT.findall(literal)]
+    found = [_as_number(text) for text in _NUMBER_IN_TEXT.findall(literal)]
     found += [float(limit) for limit in limits if isinstance(limit, (int, float)) and abs(limit) < 1e300]
     if literal.lstrip("<>= ").strip() and _is_finite(literal.lstrip("<>= ")):
-        found.append(float(literal.lstrip("<>= ")))
+        found.append(_as_number(literal.lstrip("<>= ").strip()))
     for number in [0.0, *found]:
         yield from (number, number - 1, number + 1, -number, number * 1.5, number * 0.5, number + 0.5)
         if isinstance(step := schema.get("multipleOf"), (int, float)) and step > 0 and isfinite(number):
             yield from (number // step * step, (number // step + 1) * step)
     for text in _filled(pattern):
         if _is_finite(text):
-            yield float(text)
+            yield _as_number(text)
 
 
 def _is_number(schema: Mapping[str, Any], types: set[str], number: float) -> bool:
@@ -609,7 +631,7 @@ def policy_views(
 
     These are the arguments as given, and as the tool receives them if that differs.
     """
-    original = tool.with_defaults(arguments)
+    original: dict[str, Any] = to_json_values(tool.with_defaults(arguments))
     converted = to_json_values(bound) if bound is not None else original
     return [original] if converted == original else [original, converted]
 
@@ -622,7 +644,12 @@ def to_json_values(value: Any) -> Any:
     if type(value) in _SCALARS:
         return value
     if isinstance(value, (dict, Mapping)):  # dict first: isinstance is slow for an abstract class
-        return {str(to_json_values(key)): to_json_values(item) for key, item in value.items()}
+        keys = ((to_json_values(key), item) for key, item in value.items())
+        return {
+            str(text): to_json_values(item) for key, item in keys for text in (key if isinstance(key, list) else (key,))
+        }
+    if isinstance(value, RootModel):
+        return to_json_values(value.root)
     if isinstance(value, BaseModel):
         return _model_values(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -633,15 +660,23 @@ def to_json_values(value: Any) -> Any:
         return to_json_values(value.value)
     if isinstance(value, Decimal):
         return int(value) if value.is_finite() and value == int(value) and abs(value) < 10**18 else float(value)
-    return value if value is None or isinstance(value, (str, int, float, bool)) else _to_text(value)
+    return value if isinstance(value, (str, int, float)) else _to_text(value)
 
 
 def _model_values(value: BaseModel) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, field in type(value).model_fields.items():
         field_value = to_json_values(getattr(value, name))
-        values |= dict.fromkeys({name, field.alias or name}, field_value)
+        values |= dict.fromkeys({name, *_aliases(field)}, field_value)
     return values | {name: to_json_values(extra) for name, extra in (value.model_extra or {}).items()}
+
+
+def _aliases(field: FieldInfo) -> Iterator[str]:
+    """Yield the other names under which a call may give a field of a model."""
+    given = field.validation_alias
+    for alias in (field.alias, *(given.choices if isinstance(given, AliasChoices) else (given,))):
+        if isinstance(alias, str):
+            yield alias
 
 
 def matcher_for(tool: Tool | None, name: str, base: BaseFolder) -> Matcher:
@@ -652,10 +687,14 @@ def matcher_for(tool: Tool | None, name: str, base: BaseFolder) -> Matcher:
     return lambda text, pattern: location_matches(kind, text, pattern, base)
 
 
-def _to_text(value: Any) -> str:
+def _to_text(value: Any) -> str | list[str]:
+    """Return a value that is no JSON data as text. A date or duration has two forms, which both meet conditions."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "replace")
-    return value.as_posix() if isinstance(value, PurePath) else str(value)
+    if isinstance(value, PurePath):
+        return value.as_posix()
+    texts = list(dict.fromkeys((str(to_jsonable_python(value, fallback=str)), str(value))))
+    return texts if len(texts) > 1 else texts[0]
 
 
 def yaml_text(value: Any) -> str:

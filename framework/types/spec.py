@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -108,12 +109,23 @@ def _is_regex(pattern: str) -> str:
 Regex = Annotated[str, AfterValidator(_is_regex)]
 
 
-def _is_below_base(pattern: str) -> str:
+def file_pattern_fault(pattern: str) -> str | None:
+    """Return why a pattern of files cannot match what is meant, or None."""
     if ".." in pattern.split("/") or "\\" in pattern or pattern.startswith("~"):
-        raise ValueError("the pattern matches no file: write it relative to tools.base_path, without '..', '\\' or '~'")
+        return "write it relative to tools.base_path, without '..', '\\' or '~'"
+    if pattern != pattern.strip():
+        return "remove the blanks at its ends"
+    return "braces are not expanded, write one pattern for each" if _BRACES.search(pattern) else None
+
+
+def _is_below_base(pattern: str) -> str:
+    is_absolute = pattern.startswith("/")
+    if fault := "write it relative to tools.base_path" if is_absolute else file_pattern_fault(pattern):
+        raise ValueError(f"the pattern matches no file: {fault}")
     return pattern
 
 
+_BRACES = re.compile(r"\{[^{}]*,[^{}]*\}")
 FilePattern = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(_is_below_base)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field, RootModel, StringConstraints
 
 from framework import Approve, RunResult, Runtime, ToolResult, tool
 from framework.testing import JsonStore, ScriptedModel, calls
@@ -206,6 +207,52 @@ def test_values_are_evaluated_before_and_after_the_tools_own_conversion(tmp_path
     assert denied(kind=" DELETE ")
     assert denied(amount="1e2")
     assert denied(host="internal.")
+
+
+class Order(BaseModel):
+    """An argument with two names for its amount."""
+
+    amount: float = Field(5, validation_alias=AliasChoices("amt", "sum"))
+
+
+class Count(RootModel[int]):
+    """A number as a model."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        ("order.amt: '> 50'", {"order": {"sum": 60}}),
+        ("order.amount: '> 50'", {"order": {"sum": 60}}),
+        ("at: '2026-01-01T*'", {"at": "2026-01-01 10:00:00"}),
+        ("at: '2026-01-01 *'", {"at": "2026-01-01T10:00:00"}),
+        ("at: '2026-01-01T*'", {"at": "1767261600"}),
+        ("wait: PT2H", {"wait": "PT120M"}),
+        ("price: '> 50'", {"price": "50.00000000000000000001"}),
+        ("id: '> 9007199254740992'", {"id": 9007199254740993}),
+        ("count: '> 50'", {"count": 60}),
+        ("days.2026-01-01: '> 50'", {"days": {"1767225600": 60}}),
+    ],
+)
+def test_another_name_or_form_of_a_value_does_not_bypass_a_rule(
+    tmp_path: Path, rule: str, given: dict[str, Any]
+) -> None:
+    @tool(risk="low")
+    def act(
+        order: Order = Order(),  # noqa: B008 - a tool's default, which nobody changes
+        at: datetime = datetime(2025, 1, 1),
+        wait: timedelta = timedelta(0),
+        price: Decimal = Decimal(0),
+        id: int = 0,
+        count: Count = Count(5),  # noqa: B008
+        days: dict[date, int] = {},  # noqa: B006
+    ) -> str:
+        """Act."""
+        return f"{order} {at} {wait} {price} {id} {count} {days}"
+
+    root = project(tmp_path, f'{{deny: [{{tool: act, when: {{{rule}}}}}], allow: ["*"]}}')
+    assert asyncio.run(called(root, "act", {}, act)).status == "success"
+    assert asyncio.run(called(root, "act", given, act)).status == "denied"
 
 
 def test_a_declaration_that_names_no_parameter_is_rejected() -> None:

@@ -146,6 +146,8 @@ MISTAKES = [
     ("items", "x", ""),
     ("path", "../secret", ""),
     ("path", "~/secret", ""),
+    ("path", "private/* ", ""),
+    ("path", "!= out/*.{md,txt}", ""),
     ("url", "evil.example/*", "*://evil.example/*"),
     ("url", "!= api.example.com/*", "!= *://api.example.com/*"),
 ]
@@ -169,6 +171,7 @@ def test_a_condition_that_does_not_mean_what_it_says_is_an_error(
     [
         ("amount", '"> 500"'),
         ("amount", '">500"'),
+        ("count", "9007199254740993"),
         ("amount", '">= 1e3"'),
         ("amount", '"<= -0.5"'),
         ("amount", '"!= 500"'),

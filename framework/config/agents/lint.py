@@ -134,8 +134,11 @@ def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[st
 
 
 def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
-    """Yield conditions that another spelling of the same path or URL bypasses."""
-    for name in rule.rule.when:
+    """Yield conditions that another spelling of the same path or URL bypasses, or that only absolute paths meet."""
+    for name, condition in rule.rule.when.items():
+        local = [tool.name for tool in tools if location_kind(tool, name) == "path" and not tool.is_external]
+        if local and str(condition).removeprefix("!=").lstrip().startswith("/"):
+            yield f"compares {name!r} of {local[0]} with an absolute path; write it relative to tools.base_path"
         if name.rpartition(".")[2] not in _LOCATION_ARGUMENTS:
             continue
         plain_text = [tool for tool in tools if has_argument(tool, name) and location_kind(tool, name) is None]
