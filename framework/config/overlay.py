@@ -22,6 +22,8 @@ ENVIRONMENT_VARIABLE = "AGENTSD_ENV"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _FILE = re.compile(rf"agentsd(\.{_NAME.pattern})?\.yaml")
 _NO_KEYS = b"{}"
+_MISNAMED = "agentsd.yml"
+"""Agent files may end in `.yml`, so this name is a likely mistake, which would turn keys and limits off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,14 @@ def settings_source(files: Mapping[str, bytes]) -> SettingsSource:
 
 
 def read_settings_files(root: Path) -> SettingsSource:
-    """Read the settings in a project's folder; raise ConfigError if a file is unreadable, or the overlay missing."""
+    """Read the settings in a project's folder.
+
+    Raises:
+        ConfigError: a file is unreadable or has the wrong ending, or the overlay is missing.
+    """
     files = dict[str, bytes]()
+    if os.path.lexists(root / _MISNAMED):
+        raise ConfigError(f"{_MISNAMED} is not read: rename it to {SETTINGS_FILE}")
     for name in settings_files():
         try:
             if (root / name).is_file():

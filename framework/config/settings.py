@@ -543,6 +543,7 @@ class Settings(BaseSettings):
             document = source.document()
         except DocumentError as error:
             _raise_config_error(error.problems, source)
+        empty = document.empty_values()
         data, unset = expand(document, os.environ)
         document = replace(document, data=_without_unset_keys(data, unset))
         problems = [problem for path, problem in unset if path[:2] != _API_KEYS]
@@ -559,7 +560,7 @@ class Settings(BaseSettings):
             if not problems:
                 problems = [problem for detail in details for problem in _problems(detail, document)]
             _raise_config_error(problems, source)
-        if problems:
+        if problems := problems or empty:
             _raise_config_error(problems, source)
         return settings
 

@@ -401,6 +401,7 @@ def _read(path: str, source: bytes, agents: set[str]) -> LoadedTrigger:
         problems += validation_problems(details, document, TriggerSpec)
         invalid = [data_path(detail["loc"], data) for detail in details]
     problems += _faults(document, agents, invalid)
+    problems = problems or document.empty_values()
     if spec is None or problems:
         raise ParseError(mask_problems(sort_problems(problems), source))
     return LoadedTrigger(name, spec, path, source)

@@ -127,6 +127,7 @@ def test_the_case_of_a_variable_does_not_matter(tmp_path: Path, monkeypatch: pyt
         ("version: 2\n", "agentsd.yaml:1:10", "unsupported version 2 of this file format; supported: 1", ""),
         ("- model\n", "agentsd.yaml:1:1", "expected a mapping of keys", ""),
         ("model: x\nmodel: y\n", "agentsd.yaml:2:1", "duplicate key 'model'", ""),
+        ("tools:\n  write_below:  # all\n", "agentsd.yaml:2:15", "the key 'write_below' has no value", "or null"),
         ("_env_file: .env\n", "agentsd.yaml:1:1", "unknown key '_env_file'", ""),
         ("_cli_parse_args: true\n", "agentsd.yaml:1:1", "unknown key '_cli_parse_args'", ""),
     ],
@@ -148,6 +149,12 @@ def test_all_errors_are_reported_in_order(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "agentsd.yaml").write_bytes(b"model: caf\xe9\n")
     assert only(refused(tmp_path)).place == "agentsd.yaml:1:11"
+
+
+def test_settings_under_another_ending_are_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "agentsd.yml").write_text("server: {api_keys: [a-key-of-sixteen-characters]}\n")
+    with pytest.raises(ConfigError, match=r"agentsd\.yml is not read: rename it"):
+        Settings.load(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -262,7 +262,7 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
         own = [detail for detail in details if not is_affected(data_path(detail["loc"], data), unset)]
         problems += validation_problems(own if problems else details, document, Sources)
         raise ParseError(mask_problems(sort_problems(problems), source)) from None
-    if problems:
+    if problems := problems or document.empty_values():
         raise ParseError(mask_problems(problems, source))
     for name, server in sources.mcp_servers.items():
         yield DeclaredSource(f"mcp.{name}", server, document, ("mcp_servers", name))

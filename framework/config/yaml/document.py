@@ -336,6 +336,17 @@ class Document:
         match = _PLAIN.match(lines[line - 1], column - 1) if 0 < line <= len(lines) else None
         return match[0] if match else ""
 
+    def empty_values(self) -> list[Problem]:
+        """Return a problem for each key that has no value: a limit that is typed halfway shall not be none."""
+        if self.layers:
+            return [problem for layer in self.layers for problem in layer.empty_values()]
+        hint = "write a value, or null for none"
+        return [
+            self.problem(path, f"the key {shorten(str(path[-1]), MAX_SHOWN_CHARS)!r} has no value", hint=hint)
+            for path in _null_keys(self.data)
+            if path in self.marks and not self.written(path)
+        ]
+
     def _closest(self, path: KeyPath) -> Marks:
         while path and path not in self.marks:
             path = path[:-1]
@@ -675,6 +686,14 @@ def _value_at(data: Any, path: KeyPath) -> Any:
     for part in path:
         data = data[part]
     return data
+
+
+def _null_keys(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths of the keys whose value is null."""
+    if data is None and path and isinstance(path[-1], str):
+        yield path
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from _null_keys(value, (*path, key))
 
 
 def _offset(text: str, line: int, column: int) -> int:

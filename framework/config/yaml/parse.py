@@ -250,7 +250,7 @@ def parse(path: str, source: bytes, model: type[_ModelT]) -> tuple[_ModelT, Docu
         if error.document is None:
             raise ParseError(error.problems) from None
         document, found = error.document, [*error.problems]
-    keys = read_agent_keys(document) if model is AgentSpec else None
+    written, keys = document, read_agent_keys(document) if model is AgentSpec else None
     if keys:
         document = keys.document
         found += keys.problems
@@ -259,7 +259,7 @@ def parse(path: str, source: bytes, model: type[_ModelT]) -> tuple[_ModelT, Docu
     except ValidationError as error:
         found += validation_problems(error.errors(include_url=False), document, model)
         raise ParseError(sort_problems(found)) from None
-    if found:
+    if found := found or written.empty_values():
         raise ParseError(sort_problems(found))
     return parsed, document.without_data()
 
