@@ -16,10 +16,10 @@ from framework.server.startup import open_work
 from framework.store import open_store
 from framework.store.store import Store
 from framework.types.report import Fleet
-from framework.types.state import RunState
 from tests.support.commands import agentsd
 from tests.support.held_calls import write_held_project
 from tests.support.projects import write
+from tests.support.waiting import until, until_status
 from tests.support.workers import PATIENCE, working
 
 QUICK = {"AGENTSD_RELOAD__QUIET": "20ms"}
@@ -39,17 +39,13 @@ async def submitted(root: Path, store: Store) -> str:
 
 async def seen(store: Store, holds: Callable[[Fleet], object]) -> Fleet:
     """Return the fleet once a condition holds for it."""
-    async with asyncio.timeout(PATIENCE):
-        while not holds(fleet := await store.fleet()):  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0.02)
+
+    async def look() -> Fleet | None:
+        fleet = await store.fleet()
+        return fleet if holds(fleet) else None
+
+    fleet: Fleet = await until(look, "the condition for the fleet")
     return fleet
-
-
-async def ended(store: Store, run_id: str) -> RunState:
-    async with asyncio.timeout(PATIENCE):
-        while (await store.load_run(run_id)).status in ("queued", "running"):  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0.02)
-    return await store.load_run(run_id)
 
 
 async def accepted(gate: socket.socket) -> socket.socket:
@@ -80,14 +76,14 @@ def test_a_run_keeps_its_files_when_it_continues_in_a_process_that_was_reloaded(
                     killed.process.kill()
                     call.close()
                     (await accepted(gate)).close()
-                    state = await ended(store, run_id)
+                    state = await until_status(store, run_id, "completed")
                     assert (state.status, state.blueprint, state.digest) == ("completed", began.blueprint, began.digest)
                     fleet = await store.fleet()
                     assert [(one.name, one.alive) for one in fleet.processes] == [("second", True), ("first", False)]
                     assert len(fleet.digests["one"]) == 1
                     next_id = await submitted(second, store)
                     (await accepted(gate)).close()
-                    assert (await ended(store, next_id)).blueprint != began.blueprint
+                    assert (await until_status(store, next_id, "completed")).blueprint != began.blueprint
                     assert await asyncio.to_thread(other.stop, signal.SIGTERM) == 0
                     assert [one.name for one in (await store.fleet()).processes] == ["first"]
                 await store.close()
@@ -123,7 +119,7 @@ def test_a_worker_without_the_plugin_leaves_an_interrupted_run_to_one_that_has_i
                 )
                 with working(whole, "--name", "again"):
                     (await accepted(gate)).close()
-                    assert (await ended(store, run_id)).status == "completed"
+                    await until_status(store, run_id, "completed")
                 assert await asyncio.to_thread(left.stop) == 0
             (logged,) = [line for line in left.output if "left to other processes" in line]
             assert (

@@ -17,7 +17,8 @@ from framework.types.state import RunState
 from tests.support.commands import agentsd
 from tests.support.held_calls import write_held_project
 from tests.support.projects import agent, write
-from tests.support.workers import PATIENCE, working
+from tests.support.waiting import until_status
+from tests.support.workers import working
 
 
 def project(root: Path, url: str, gate: socket.socket) -> Path:
@@ -38,10 +39,7 @@ async def ended(root: Path, run_id: str) -> RunState:
     """Return a run, once it has ended."""
     store = await open_store(Settings.load(root).store.url.get_secret_value(), root)
     try:
-        async with asyncio.timeout(PATIENCE):
-            while (await store.load_run(run_id)).status in ("queued", "running"):  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.01)
-        return await store.load_run(run_id)
+        return await until_status(store, run_id, "completed")
     finally:
         await store.close()
 

@@ -22,6 +22,7 @@ from examples.scale_demo.project import edit_agent
 from examples.scale_demo.scenario import digests, end_one, kill_under_load
 from tests.support.cases import FACTOR
 from tests.support.fleets import PATIENCE, check, facts_of, fleet_on
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE if FACTOR == 1 else 3600)
 LEASE = 1.0
@@ -119,9 +120,9 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_leaves_its_runs_to_
                 ended = {entry.run for entry in fleet.entries if entry.what == "answered"}
                 acting = fleet.processes("stopped")
                 held = {run for run in acting.keys() - ended if acting[run] == stopped.process}
-                async with asyncio.timeout(PATIENCE):
-                    while len(take_overs(fleet.entries, stop)) < len(held):  # noqa: ASYNC110 - the other one takes them
-                        await asyncio.sleep(0.05)
+                await until(
+                    lambda: len(take_overs(fleet.entries, stop)) >= len(held), "the other process takes all its runs"
+                )
             finally:
                 woken = stopped.signal(signal.SIGCONT)
             await client.until_ended(PATIENCE)

@@ -15,6 +15,7 @@ from examples.scale_demo.postgres import Server, new_database, server
 from tests.support.cases import FACTOR
 from tests.support.fleets import PATIENCE, check, fleet_on, fork
 from tests.support.pgbouncer import pooled
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
 LEASE = 1.0
@@ -35,9 +36,10 @@ def outage() -> Iterator[Server]:
 
 async def until_acting(fleet: Fleet, runs: int, step: int = 0) -> None:
     """Wait until this number of runs has reached a step."""
-    async with asyncio.timeout(PATIENCE):
-        while len({entry.run for entry in fleet.entries if entry.step >= step}) < runs:  # noqa: ASYNC110 - other processes write the log
-            await asyncio.sleep(0.02)
+    await until(
+        lambda: len({entry.run for entry in fleet.entries if entry.step >= step}) >= runs,
+        f"{runs} runs have reached step {step}",
+    )
 
 
 @pytest.mark.parametrize("seconds", [0, AWAY])
@@ -66,9 +68,10 @@ def test_a_fleet_that_starts_before_its_server_waits_for_it(tmp_path: Path, outa
         await asyncio.to_thread(outage.stop, "fast")
         for name in ("api", "worker-1"):
             fleet.add(name, lease=LEASE)
-        async with asyncio.timeout(PATIENCE):
-            while not all("refused" in "\n".join(member.output) for member in fleet.members.values()):  # noqa: ASYNC110 - other processes print it
-                await asyncio.sleep(0.05)
+        await until(
+            lambda: all("refused" in str(member.output) for member in fleet.members.values()),
+            "all report that the server refuses them",
+        )
         await asyncio.to_thread(outage.start)
         await fleet.ready()
         async with client_of(fleet.api.url) as client:

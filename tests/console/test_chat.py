@@ -17,9 +17,10 @@ from framework.llm.client import Delta, ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message, Reasoning
 from tests.support.api_keys import KEY, OTHER, key_entry
-from tests.support.console import PATIENCE, check_axe, open_page, run_in_browser, serve_console
+from tests.support.console import check_axe, open_page, run_in_browser, serve_console
 from tests.support.projects import agent, write
 from tests.support.served import served
+from tests.support.waiting import until
 
 REFUSED = r"ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET"
 POLICY = '{allow: ["*"], deny: [{tool: find_order, when: {order: "secret*"}, reason: no, optional: true}]}'
@@ -127,9 +128,11 @@ def test_a_chat_with_tools_looks_the_same_after_a_reload(tmp_path: Path) -> None
             await page.reload()
             await expect(log).to_contain_text("It is a grinder.")
             await expect(log.locator("tool-card").last).to_contain_text('order="secret-1"')
-            async with asyncio.timeout(PATIENCE):
-                while without_thoughts(await log.inner_text()) != without_thoughts(before):  # noqa: ASYNC110 - a page
-                    await asyncio.sleep(0.05)
+
+            async def is_as_before() -> bool:
+                return without_thoughts(await log.inner_text()) == without_thoughts(before)
+
+            await until(is_as_before, "the conversation looks as before")
             await say(page, "Thanks")
             await expect(log.locator(".turn")).to_have_count(2)
             await expect(log).to_contain_text("You are welcome.")

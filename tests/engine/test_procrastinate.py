@@ -20,6 +20,7 @@ from framework.testing import ScriptedModel
 from framework.types.errors import StoreError
 from tests.support.pgbouncer import pooled
 from tests.support.submitted_runs import PATIENCE, opened, project
+from tests.support.waiting import until
 
 HERE = Path()
 
@@ -40,10 +41,9 @@ def jobs(url: str) -> list[tuple[str, str]]:
     return rows(url, "SELECT queue_name, args->>'run_id' FROM procrastinate_jobs ORDER BY id")
 
 
-async def until(url: str, none: str) -> None:
+async def until_none(url: str, query: str) -> None:
     """Wait until a query returns no row."""
-    while rows(url, none):  # noqa: ASYNC110 - only the database shows it
-        await asyncio.sleep(0.01)
+    await until(lambda: not rows(url, query), f"no rows of {query}")
 
 
 class Executed:
@@ -145,7 +145,7 @@ def test_jobs_are_delivered_and_deleted(url: str) -> None:
         async with delivering(url) as (source, worker):
             offer(source, url, [run(number) for number in range(30)])
             await worker.until(*(f"run_{number}" for number in range(30)))
-            await until(url, "SELECT 1 FROM procrastinate_jobs")
+            await until_none(url, "SELECT 1 FROM procrastinate_jobs")
             assert len(worker.run_ids) == 30
 
     asyncio.run(main())
@@ -158,7 +158,7 @@ def test_a_worker_of_some_agents_and_queues_gets_only_their_jobs(url: str) -> No
         async with delivering(url, scope=scope) as (source, worker):
             offer(source, url, [run(1, "b"), run(2, "a"), run(3, "b", "slow"), run(4, "a", "fast"), run(5, "")])
             await worker.until("run_2", "run_3")
-            await until(url, "SELECT 1 FROM procrastinate_jobs WHERE status = 'doing'")
+            await until_none(url, "SELECT 1 FROM procrastinate_jobs WHERE status = 'doing'")
             assert sorted(run_id for _, run_id in jobs(url)) == ["run_1", "run_4", "run_5"]
 
     asyncio.run(main())
@@ -184,7 +184,7 @@ def test_each_periodic_job_is_done_by_one_process(url: str) -> None:
                 source.claim(Executed())
                 source.wake()
             await happened.wait()
-            await until(url, "SELECT 1 FROM procrastinate_jobs")
+            await until_none(url, "SELECT 1 FROM procrastinate_jobs")
         assert len(done) <= 2  # two if a minute began
 
     asyncio.run(main())

@@ -27,6 +27,7 @@ from tests.support.forks import Fork
 from tests.support.loopback import LOOPBACK, fixed_port
 from tests.support.projects import agent, write
 from tests.support.stores import LONG_ON_POSTGRESQL
+from tests.support.waiting import until
 from tests.support.workers import PATIENCE
 
 KILLS, OFFICE_KILLS = 3 * FACTOR, 4 * FACTOR
@@ -36,12 +37,22 @@ FORKS = multiprocessing.get_context("forkserver")
 
 async def completed(store: Store, number: int) -> list[RunInfo]:
     """Return all runs, once this many are there and have ended."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            runs = [*await store.runs()]
-            if len(runs) >= number and all(info.status == "completed" for info in runs):
-                return runs
-            await asyncio.sleep(0.02)
+
+    async def look() -> list[RunInfo]:
+        runs = [*await store.runs()]
+        return runs if len(runs) >= number and all(info.status == "completed" for info in runs) else []
+
+    runs: list[RunInfo] = await until(look, f"{number} runs are completed")
+    return runs
+
+
+async def until_known(store: Store, number: int) -> None:
+    """Wait until this many triggers are known: earlier times of theirs are not missed."""
+
+    async def look() -> bool:
+        return len(await store.triggers.all()) >= number
+
+    await until(look, f"{number} triggers are known")
 
 
 @LONG_ON_POSTGRESQL
@@ -58,9 +69,7 @@ def test_each_time_and_each_delivery_makes_one_run_under_kills(tmp_path: Path, n
     async def main() -> list[RunInfo]:
         store = await Store.open(url, root)
         processes, runs, kills, minute = [start(), start()], list[RunInfo](), 0, 0
-        async with asyncio.timeout(PATIENCE):
-            while "each" not in await store.triggers.all():  # noqa: ASYNC110 - earlier times are not missed
-                await asyncio.sleep(0.02)
+        await until_known(store, 1)
         while kills < KILLS:
             minute += 1
             now.value = lives.BEGIN + 60 * minute + 0.5
@@ -254,9 +263,7 @@ def test_a_report_and_an_issue_whose_processes_are_killed_are_each_finished_once
         office.environment = {**ENVIRONMENT, "GATE": str(port), "HOOK_SECRET": SECRET}
         await office.at(EVE)
         office.start("serve", "worker")
-        async with asyncio.timeout(PATIENCE):
-            while len(await store.triggers.all()) < 2:  # noqa: ASYNC110 - earlier times are not missed
-                await asyncio.sleep(0.02)
+        await until_known(store, 2)
         issues, day = list[str](), 0
         while office.kills < OFFICE_KILLS:
             office.kill("serve", "worker")

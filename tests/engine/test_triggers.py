@@ -22,6 +22,8 @@ from framework.testing import ScriptedModel, calls
 from tests.support.cases import cases
 from tests.support.clocks import MovableClock
 from tests.support.projects import agent, write
+from tests.support.submitted_runs import until_statuses
+from tests.support.waiting import until
 
 NINE = datetime(2026, 11, 30, 9, tzinfo=UTC).timestamp()
 """A Monday."""
@@ -173,9 +175,7 @@ def test_runs_overlap_as_the_file_says(tmp_path: Path) -> None:
         async with fleet(tmp_path, {name: f"{EACH}overlap: {name}\n" for name in names}, hold) as made:
             for minute in range(4):
                 await made.at(NINE + 60 * minute + 1)
-                async with asyncio.timeout(30):
-                    while open_now["allow"] <= minute:  # noqa: ASYNC110 - the runs begin in the background
-                        await asyncio.sleep(0.01)
+                await until(lambda: open_now["allow"] > minute, "the run has begun")  # noqa: B023 - called at once
             counts = {name: len(await made.store.runs(RunQuery(user=f"trigger:{name}"))) for name in names}
             assert counts == {"skip": 1, "queue": 2, "allow": 4}
             reports = {report.name: report for report in await made.triggers.reports()}
@@ -205,9 +205,7 @@ def test_a_full_queue_is_logged_when_it_begins_and_when_it_ends(
         async with fleet(tmp_path, files, hold) as made:
             runtime = made.processes[0][0]
             await runtime.submit("first")
-            async with asyncio.timeout(30):
-                while (await made.store.queue_size()).waiting:  # noqa: ASYNC110 - it begins in the background
-                    await asyncio.sleep(0.01)
+            await until_statuses(runtime, "running")
             await runtime.submit("second")
             for seconds in (0.5, 1.5, 2.5, 60, 61.5, 62.5, 130, 131):
                 await made.at(NINE + seconds)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.held_calls import write_held_project
 from tests.support.loopback import LOOPBACK
 from tests.support.served import PATIENCE, Served, served
+from tests.support.waiting import wait_until
 
 Event = dict[str, Any]
 
@@ -72,8 +73,10 @@ def test_followers_reconnect_to_the_next_process_and_get_each_numbered_event_onc
             begun_events = threads.submit(follow, server, run_id, None, calling)
             no_events = threads.submit(follow, server, waiting)
             assert calling.wait(PATIENCE)
-            while server.get("/agent/runs")["runs"][1]["status"] != "running" or not streams(server, 2):
-                pass
+            wait_until(
+                lambda: server.get("/agent/runs")["runs"][1]["status"] == "running" and streams(server, 2),
+                "the run has begun, and both are followed",
+            )
             assert server.stop(number) == 0
             first_call.close()
         begun, none = begun_events.result(PATIENCE), no_events.result(PATIENCE)

@@ -20,10 +20,12 @@ from framework.store import open_store
 from framework.store.database import ConnectionThreads
 from framework.telemetry.metrics import ServerMetrics
 from framework.types.errors import RunSuspended, StoreLost
+from framework.types.report import Status
 from framework.types.state import RunState
 from tests.support.held_calls import HELD_TOOL, write_held_project
 from tests.support.projects import agent, write
-from tests.support.served import PATIENCE, served
+from tests.support.served import served
+from tests.support.waiting import until_status
 
 STORE = "sqlite:///.agentsd/state.db"
 
@@ -55,14 +57,12 @@ async def left_behind(root: Path, gate: socket.socket, plugin: str = HELD_TOOL) 
         await asked
 
 
-async def only_run(root: Path, until: str) -> RunState:
+async def only_run(root: Path, status: Status) -> RunState:
     """Return the only stored run, once it has this status."""
     store = await open_store(STORE, root)
     try:
-        async with asyncio.timeout(PATIENCE):
-            while (await store.runs())[0].status != until:
-                pass
-        return await store.load_run((await store.runs())[0].run_id)
+        (info,) = await store.runs()
+        return await until_status(store, info.run_id, status)
     finally:
         await store.close()
 

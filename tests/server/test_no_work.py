@@ -19,6 +19,7 @@ from framework.testing import ScriptedModel, calls
 from tests.support.projects import agent, write
 from tests.support.runs_http import RunClient, client_of
 from tests.support.submitted_runs import PATIENCE, Gate
+from tests.support.waiting import until
 
 ASKS = '{allow: ["*"], ask: [{tool: pay, optional: true}]}'
 
@@ -163,7 +164,6 @@ def test_the_log_says_that_runs_wait_and_no_worker_is_alive(
         async with accepting(root) as fleet:
             await fleet.client.post("runs", {"message": "m"}, 202)
         async with accepting(root):
-            while "but no worker is alive" not in caplog.text:  # noqa: ASYNC110 - only the log shows it
-                await asyncio.sleep(0.01)
+            await until(lambda: "but no worker is alive" in caplog.text, "the log says that no worker is alive")
 
     asyncio.run(main())

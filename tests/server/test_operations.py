@@ -38,6 +38,7 @@ from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.served import Served, served
 from tests.support.telemetry import metric_points
+from tests.support.waiting import until, wait_until
 
 ONE = {"agents.d/one.yaml": agent("one", model="offline")}
 KEY = "a-key-for-tests-only"
@@ -150,8 +151,8 @@ def test_runs_that_wait_and_failures_of_the_store_are_counted(tmp_path: Path, re
         await record.write(state, last=True)
         async with Runtime.open(write(tmp_path, ONE), store=store, watch=False) as runtime:
             async with housekeeping(runtime, counted):
-                while "agentsd.store.runs" not in (points := await asyncio.to_thread(metric_points, reader)):
-                    pass
+                await until(lambda: "agentsd.store.runs" in metric_points(reader), "the runs are counted")
+            points = metric_points(reader)
             assert points["agentsd.store.runs"] == [({"status": "queued"}, 0), ({"status": "paused"}, 1)]
             assert ({"work": "housekeeping"}, 0) in points["agentsd.store.errors"]
             await store.close()
@@ -282,8 +283,7 @@ def test_a_server_that_cannot_save_is_not_ready_and_lets_clients_try_again(tmp_p
         assert (response.status_code, response.json()["not_ready"]) == (503, ["store"])
         assert server.get(f"/agent/runs/{run}")["run_id"] == run
         prlimit(server.process.pid, RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
-        while server.request("GET", "/ready").status_code == 503:
-            pass
+        wait_until(lambda: server.request("GET", "/ready").status_code != 503, "the server is ready")
         assert server.request("POST", "/agent/runs", json={"message": "hi"}).status_code == 202
 
 
@@ -294,8 +294,7 @@ def test_a_store_that_does_not_answer_in_time_is_not_ready(postgres: str, tmp_pa
         with psycopg.connect(url) as other:
             other.execute("LOCK TABLE agentsd_processes IN ACCESS EXCLUSIVE MODE")
             assert [await check.can_save() for _ in range(3)] == [False] * 3, "they wait for one and the same write"
-        while not await check.can_save():
-            pass
+        await until(check.can_save, "the store can save")
         await store.close()
 
     asyncio.run(main())

@@ -14,6 +14,7 @@ from tests.support.api_keys import KEY, OTHER, key_entry
 from tests.support.projects import write
 from tests.support.runs_http import RunClient, client_of
 from tests.support.submitted_runs import Gate, project
+from tests.support.waiting import until
 
 WORK = "work: {max_waiting: 1, max_running: {agents: {a: 1}}}\n"
 AGUI = {
@@ -37,8 +38,11 @@ async def fill(client: RunClient, gate: Gate) -> tuple[str, str]:
     first = await client.post("runs", {"message": "1", "agent": "a"}, 202)
     await gate.began.wait()
     second = await client.post("runs", {"message": "2", "agent": "a", "priority": 3}, 202)
-    while (await client.get(f"runs/{second['run_id']}"))["waits_for"] != "agent:a":
-        pass
+
+    async def waits() -> bool:
+        return bool((await client.get(f"runs/{second['run_id']}"))["waits_for"] == "agent:a")
+
+    await until(waits, "the second run waits for the slot")
     return first["run_id"], second["run_id"]
 
 

@@ -19,6 +19,7 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message
 from framework.types.state import RunRequest
 from tests.support.projects import agent, write
+from tests.support.waiting import until
 
 
 @tool(risk="low", idempotent=True)
@@ -75,9 +76,7 @@ async def pages(store: Store, number: int) -> None:
 
 
 async def until_orphaned(runtime: Runtime) -> list[str]:
-    while not (orphans := await runtime.orphans()):  # noqa: ASYNC110 - only the store shows it
-        await asyncio.sleep(0.02)
-    return [orphan.run_id for orphan in orphans]
+    return [orphan.run_id for orphan in await until(runtime.orphans, "a run is orphaned")]
 
 
 def test_a_locked_file_is_an_error_after_the_retry_time(tmp_path: Path) -> None:

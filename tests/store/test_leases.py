@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.cases import cases
 from tests.support.stored_runs import STORE, start_slow_run, start_slow_turn
+from tests.support.waiting import until
 
 HOUR = 3600
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="start times and boots are read from /proc")
@@ -121,8 +123,7 @@ def test_a_live_process_without_heartbeat_eventually_loses_its_runs(tmp_path: Pa
         other = await Store.open(STORE, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         await silent.start(state, None, None)
-        while not await other.runs(RunQuery(orphaned=True)):  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0.02)
+        await until(partial(other.runs, RunQuery(orphaned=True)), "the run is orphaned")
         await other.acquire(await other.load_run(state.run_id), {})
         await silent.close()
         await other.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from framework.types.state import Approve, CallRecord, Confirmation, Decision, E
 from tests.support.cases import cases
 from tests.support.halts import halted
 from tests.support.stores import with_store
+from tests.support.waiting import until
 
 BLUEPRINT = Blueprint("b1", {"agents.d/one.yaml": "name: one"})
 
@@ -214,8 +216,7 @@ def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None
         other = await Store.open(store_url, Path("/"))
         state = begun()
         await store.start(state, None, BLUEPRINT)
-        while not await other.runs(RunQuery(orphaned=True)):  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0.02)
+        await until(partial(other.runs, RunQuery(orphaned=True)), "the run is orphaned")
         store.lease_seconds = 60
         assert await store.renew([state.run_id, "run_unknown"]) == {state.run_id: False}
         assert await other.runs(RunQuery(orphaned=True)) == []
@@ -223,8 +224,7 @@ def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None
             await other.acquire(await other.load_run(state.run_id), {})
         store.lease_seconds = 0.05
         await store.renew([state.run_id])
-        while not await other.runs(RunQuery(orphaned=True)):  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0.02)
+        await until(partial(other.runs, RunQuery(orphaned=True)), "the run is orphaned")
         await other.acquire(await other.load_run(state.run_id), {})
         assert await store.renew([state.run_id]) == {}, "it belongs to another process"
         assert await other.runs(RunQuery(orphaned=True)) == []

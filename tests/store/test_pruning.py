@@ -24,7 +24,8 @@ from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.halts import halted
 from tests.support.projects import agent, write
-from tests.support.served import PATIENCE, served
+from tests.support.served import served
+from tests.support.waiting import until
 
 HOUR = 3600.0
 STORE = "sqlite:///.agentsd/state.db"
@@ -156,13 +157,10 @@ def test_a_server_deletes_data_past_its_retention(tmp_path: Path, monkeypatch: p
     async def main() -> None:
         store = await Store.open(STORE, write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
         await turn(store, None)
-        async with asyncio.timeout(PATIENCE):
-            with served(tmp_path, environment={"AGENTSD_STORE__RETENTION": "1ms"}) as server:
-                while not any("pruned 1 runs, 0 conversations" in line for line in [*server.output]):
-                    await asyncio.sleep(0.02)
-                    assert len(await store.runs()) <= 1
-                assert await store.runs() == []
-                assert server.stop() == 0
+        with served(tmp_path, environment={"AGENTSD_STORE__RETENTION": "1ms"}) as server:
+            await until(lambda: "pruned 1 runs, 0 conversations" in str(server.output), "the server prunes the run")
+            assert await store.runs() == []
+            assert server.stop() == 0
         await store.close()
 
     asyncio.run(main())
@@ -173,13 +171,12 @@ def test_data_without_retention_is_not_deleted(tmp_path: Path, store_url: str) -
         store = await Store.open(store_url, tmp_path)
         await turn(store, None)
         await turn(store, "over", ttl=0)
-        async with (
-            opened(project(tmp_path), store) as runtime,
-            housekeeping(runtime, ServerMetrics(), None),
-            asyncio.timeout(PATIENCE),
-        ):
-            while await store.conversations():  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.02)
+
+        async def is_deleted() -> bool:
+            return not await store.conversations()
+
+        async with opened(project(tmp_path), store) as runtime, housekeeping(runtime, ServerMetrics(), None):
+            await until(is_deleted, "the expired conversation is deleted")
             assert len(await store.runs()) == 1
         await store.close()
 

@@ -21,6 +21,7 @@ from framework.testing import ScriptedModel, calls
 from tests.support.pgbouncer import pooled
 from tests.support.signals import PATIENCE, cut_signals, wait_until_none_receives
 from tests.support.submitted_runs import Gate, project
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +150,7 @@ def test_signals_arrive_again_after_a_restart_of_the_server(own_server: Server) 
             await store.listen(ear.hear)
             await ear.until(MISSED)
             await asyncio.to_thread(own_server.stop)
-            async with asyncio.timeout(PATIENCE):
-                while store.hears:  # noqa: ASYNC110 - only the store shows it
-                    await asyncio.sleep(0)
+            await until(lambda: not store.hears, "the store has lost its connection")
             await asyncio.to_thread(own_server.start)
             await ear.until(MISSED)
             await store.signal(Signal("ready"))
@@ -178,9 +177,7 @@ def test_a_pooler_in_transaction_mode_is_noticed(
             async with Runtime.open(root, store=store, **options) as runtime, asyncio.TaskGroup() as group:
                 running = [group.create_task(runtime.run("go")) for _ in range(8)]
             assert {run.result().status for run in running} == {"completed"}
-            async with asyncio.timeout(PATIENCE):
-                while not caplog.records:  # noqa: ASYNC110 - only the log shows it
-                    await asyncio.sleep(0.01)
+            await until(lambda: caplog.records, "the log mentions the pooler")
             assert (store.hears, ear.heard) == (False, [])
             distant = Ear()
             await direct.listen(distant.hear)
@@ -244,17 +241,14 @@ def test_a_run_is_followed_until_its_followers_are_silent(database: str, monkeyp
                 await store.signal(Signal("listen", f"run_{number}"))
             await ear.until(Signal("listen", "run_2"))
             assert not store.is_followed("run_3")
-            async with asyncio.timeout(PATIENCE):
-                while any(store.is_followed(f"run_{number}") for number in range(3)):  # noqa: ASYNC110 - only time ends it
-                    await asyncio.sleep(0.01)
+            names = [f"run_{number}" for number in range(3)]
+            await until(lambda: not any(map(store.is_followed, names)), "nobody follows the runs")
             monkeypatch.setattr(signals, "FOLLOWED_SECONDS", -1)  # silent for too long already
             await store.signal(Signal("listen", "run_4"))
             await ear.until(Signal("listen", "run_4"))
             monkeypatch.setattr(signals, "_RETRY_SECONDS", 60)
             cut_signals(database)
-            async with asyncio.timeout(PATIENCE):
-                while store.hears:  # noqa: ASYNC110 - only the store shows it
-                    await asyncio.sleep(0.01)
+            await until(lambda: not store.hears, "the store has lost its connection")
             assert store.is_followed("run_4")
 
     asyncio.run(main())

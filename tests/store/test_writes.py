@@ -21,6 +21,7 @@ from framework.types.events import Warned
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.projects import agent, write
+from tests.support.waiting import until
 
 PATIENCE = 20
 """Timeout in seconds of operations that should complete immediately."""
@@ -48,6 +49,13 @@ def with_run(tmp_path: Path, main: Callable[[Store, SqlRecord, RunState], Awaita
 
 async def texts(store: Store, state: RunState) -> list[str]:
     return [message.content for message in (await store.load_run(state.run_id)).messages]
+
+
+async def until_written(store: Store, state: RunState, *expected: str) -> None:
+    async def look() -> bool:
+        return await texts(store, state) == [*expected]
+
+    await until(look, f"the messages are {expected}")
 
 
 def test_a_write_waits_for_a_locked_file(tmp_path: Path) -> None:
@@ -112,9 +120,7 @@ def test_a_flush_that_is_requested_after_a_write_is_written_too(tmp_path: Path) 
         await journal.save()
         state.messages.append(said("later"))
         journal.schedule_flush()
-        async with asyncio.timeout(PATIENCE):
-            while len(await texts(store, state)) < 2:
-                pass
+        await until_written(store, state, "go", "later")
 
     with_run(tmp_path, main)
 
@@ -129,9 +135,7 @@ def test_a_save_that_is_cancelled_is_written_all_the_same(tmp_path: Path) -> Non
         saving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await saving
-        async with asyncio.timeout(PATIENCE):
-            while await texts(store, state) != ["go", "paid for"]:
-                pass
+        await until_written(store, state, "go", "paid for")
 
     with_run(tmp_path, main)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import psycopg
 
-PATIENCE = 20
-"""Timeout in seconds, for waits that should be short."""
+from tests.support.waiting import wait_until
 
 
 def until_disconnected(url: str) -> None:
@@ -18,7 +15,6 @@ def until_disconnected(url: str) -> None:
     if url.startswith("sqlite"):
         return
     others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
-    limit = time.monotonic() + PATIENCE
     with psycopg.connect(url, autocommit=True) as connection:
-        while found := connection.execute(f"SELECT pid FROM pg_stat_activity WHERE {others}").fetchall():
-            assert time.monotonic() < limit, f"{len(found)} connections are open"
+        query = f"SELECT pid FROM pg_stat_activity WHERE {others}"
+        wait_until(lambda: not connection.execute(query).fetchall(), "all connections are closed")

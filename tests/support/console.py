@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import copy_context
@@ -38,6 +37,7 @@ from framework.llm.client import ModelClient
 from tests.support.built_console import built_console
 from tests.support.projects import write
 from tests.support.serving import Serving, serving_everything
+from tests.support.waiting import wait_until
 
 CHROMIUM = Path("/usr/bin/chromium")
 OPTIONS = (
@@ -359,14 +359,15 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
 
 def _wait_for_endpoint(process: subprocess.Popen[bytes], profile: Path) -> str:
     """Return the URL that a browser writes into its profile once it listens."""
-    deadline = time.monotonic() + 2 * PATIENCE
-    while time.monotonic() < deadline and process.poll() is None:
-        file = profile / "DevToolsActivePort"
+    file = profile / "DevToolsActivePort"
+
+    def look() -> list[str] | None:
+        assert process.poll() is None, f"Chromium did not start (exit code {process.poll()})"
         lines = file.read_text("utf-8").split() if file.exists() else []
-        if len(lines) == 2:
-            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
-        time.sleep(0.02)
-    raise AssertionError(f"Chromium did not start (exit code {process.poll()})")
+        return lines if len(lines) == 2 else None
+
+    port, path = wait_until(look, "Chromium writes its port")
+    return f"ws://127.0.0.1:{port}{path}"
 
 
 _BROWSER = _Browser()

@@ -7,11 +7,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from tests.support.waiting import wait_until
 
 PROGRAM = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 
@@ -44,9 +45,9 @@ def pooled(url: str) -> Iterator[str]:
 
 
 def _wait_until_open(port: int) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+    def is_open() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.01)
-    raise TimeoutError("PgBouncer does not accept connections")
+            return True
+        return False
+
+    wait_until(is_open, "PgBouncer accepts connections")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import psycopg
+
+from tests.support.waiting import wait_until
 
 PATIENCE = 20
 """Timeout in seconds, for waits that should be short."""
@@ -29,7 +29,11 @@ def _receivers(connection: psycopg.Connection, number: int) -> list[int]:
     The server still lists a connection for a moment after it was closed or cut.
     """
     chosen = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'agentsd signals'"
-    limit = time.monotonic() + PATIENCE
-    while len(found := connection.execute(f"SELECT pid {chosen}").fetchall()) != number:
-        assert time.monotonic() < limit, f"{len(found)} connections receive signals, not {number}"
+    found: list[tuple[int]] = []
+
+    def look() -> bool:
+        found[:] = connection.execute(f"SELECT pid {chosen}").fetchall()
+        return len(found) == number
+
+    wait_until(look, f"{number} connections receive signals")
     return [pid for (pid,) in found]

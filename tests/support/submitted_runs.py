@@ -15,6 +15,7 @@ from framework.store.memory import MemoryStore
 from framework.store.store import Store
 from framework.store.types import DEFAULT_LEASE_SECONDS, RunQuery
 from tests.support.projects import agent, write
+from tests.support.waiting import until
 
 PATIENCE = 50
 """Timeout in seconds, for waits that should be short."""
@@ -86,6 +87,15 @@ def within(work: Callable[[], Awaitable[None]]) -> None:
 async def statuses(runtime: Runtime) -> list[str]:
     """Return the statuses of all runs, oldest first."""
     return [info.status for info in await runtime.store.runs(RunQuery())]
+
+
+async def until_statuses(runtime: Runtime, *expected: str) -> None:
+    """Wait until all runs, oldest first, have these statuses."""
+
+    async def look() -> bool:
+        return await statuses(runtime) == [*expected]
+
+    await until(look, f"the runs are {expected}")
 
 
 def shown_text(segments: Sequence[Sequence[events.Event]]) -> dict[str, str]:

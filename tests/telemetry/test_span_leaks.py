@@ -16,6 +16,7 @@ from opentelemetry.trace import INVALID_SPAN
 from framework import RunResult, Runtime, events, tool
 from framework.testing import ScriptedModel, calls
 from tests.support.projects import agent, write
+from tests.support.waiting import until
 
 PATIENCE = 30
 """Timeout in seconds, for waits that should be short."""
@@ -109,10 +110,8 @@ async def has_a_caller_that_gives_up(runtime: Runtime) -> None:
 
 async def is_closed_upon(runtime: Runtime) -> None:
     task = asyncio.create_task(runtime.run("go", agent="one"))
-    async with asyncio.timeout(PATIENCE):
-        while not (runs := await runtime.store.runs()):  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0)
-    await runtime.cancel(runs[0].run_id)
+    (run,) = await until(runtime.store.runs, "the run is stored")
+    await runtime.cancel(run.run_id)
     assert (await task).status == "cancelled"
 
 

@@ -16,6 +16,7 @@ from framework.types.events import Event, Warned
 from framework.types.messages import Message
 from framework.types.report import SpanRecord
 from framework.types.state import RunState
+from tests.support.waiting import until
 
 PATIENCE = 20
 """Timeout in seconds of operations that should complete immediately."""
@@ -59,9 +60,11 @@ def test_a_scheduled_flush_is_written_even_during_another_write(tmp_path: Path, 
         journal.schedule_flush()
         record.go.set()
         await saving
-        async with asyncio.timeout(PATIENCE):
-            while len((await store.load_run(state.run_id)).messages) < 2:
-                pass
+
+        async def is_flushed() -> bool:
+            return len((await store.load_run(state.run_id)).messages) == 2
+
+        await until(is_flushed, "the second message is written")
         await store.close()
 
     asyncio.run(main())

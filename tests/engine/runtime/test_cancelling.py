@@ -22,6 +22,7 @@ from framework.types.messages import Message
 from framework.types.report import SpanRecord
 from framework.types.state import RunState
 from tests.support.projects import agent, write
+from tests.support.waiting import until_status
 
 PATIENCE = 20
 """Timeout in seconds, for waits that should be short."""
@@ -108,15 +109,8 @@ def options(shop: Shop, *turns: Any) -> dict[str, Any]:
     return {"tools": shop.tools(), "models": {"scripted": ScriptedModel(*turns)}, "watch": False}
 
 
-async def until(store: Store, run_id: str, status: str) -> None:
-    """Wait until a run that is changed in the background has a status."""
-    async with asyncio.timeout(PATIENCE):
-        while (await store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0)
-
-
 async def must_be_cancelled(store: Store, run_id: str) -> None:
-    await until(store, run_id, "cancelled")
+    await until_status(store, run_id, "cancelled")
     events = await store.events(run_id)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert (events[-1]["event"], events[-1]["status"]) == ("done", "cancelled")
@@ -336,7 +330,7 @@ def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(t
             with pytest.raises(asyncio.CancelledError):
                 await giving_up
             store.go.set()
-            await until(store, run_id, "failed")
+            await until_status(store, run_id, "failed")
         await store.close()
 
     asyncio.run(main())

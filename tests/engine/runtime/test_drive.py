@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from framework import Approve, Runtime
+from framework import Approve
 from framework.engine.runtime.resume import MAX_RESUME_ATTEMPTS
 from framework.llm.client import ModelRequest
 from framework.store.store import Store
@@ -15,7 +15,7 @@ from framework.store.types import WorkScope
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.deliveries import Deliveries
 from tests.support.projects import agent, write
-from tests.support.submitted_runs import Gate, opened, project, statuses
+from tests.support.submitted_runs import Gate, opened, project, statuses, until_statuses
 
 
 def hold(request: ModelRequest) -> Turn:
@@ -174,11 +174,6 @@ def test_a_decision_is_saved_and_the_run_continues_where_it_is_delivered(tmp_pat
     asyncio.run(main())
 
 
-async def until(runtime: Runtime, expected: list[str]) -> None:
-    while await statuses(runtime) != expected:  # noqa: ASYNC110 - only the store shows it
-        await asyncio.sleep(0.005)
-
-
 def test_deliveries_beyond_the_capacity_wait(tmp_path: Path, file_url: str) -> None:
     async def main() -> None:
         deliveries, gate = Deliveries(capacity=2), Gate()
@@ -186,7 +181,7 @@ def test_deliveries_beyond_the_capacity_wait(tmp_path: Path, file_url: str) -> N
         async with opened(project(tmp_path), file_url, model, tools=gate.tools(), work=deliveries) as runtime:
             ids = [(await runtime.submit("m")).run_id for _ in range(5)]
             driving = [asyncio.create_task(deliveries.worker.drive(run_id)) for run_id in ids]
-            await until(runtime, [*["running"] * 2, *["queued"] * 3])
+            await until_statuses(runtime, *["running"] * 2, *["queued"] * 3)
             assert (runtime.slots.taken, runtime.slots.free) == (2, 0)
             gate.opened.set()
             await asyncio.wait(driving)

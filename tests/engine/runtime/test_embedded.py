@@ -12,7 +12,8 @@ from framework import Approve, RequestError, Runtime, Tool, events, tool
 from framework.engine.runtime.background import EmbeddedSource
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
-from tests.support.submitted_runs import Gate, opened, project, statuses
+from tests.support.submitted_runs import Gate, opened, project, statuses, until_statuses
+from tests.support.waiting import until
 
 
 def hold(request: ModelRequest) -> Turn:
@@ -25,16 +26,18 @@ def test_interrupted_runs_count_towards_the_capacity(tmp_path: Path, file_url: s
         root, gate = project(tmp_path), Gate()
         async with opened(root, file_url, ScriptedModel(script=hold), tools=gate.tools(), grace=0) as runtime:
             ids = [(await runtime.submit("m")).run_id for _ in range(5)]
-            while await statuses(runtime) != ["running"] * 5:  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.005)
+            await until_statuses(runtime, *["running"] * 5)
         work, gate = EmbeddedSource(capacity=2), Gate()
         async with opened(root, file_url, ScriptedModel(script=hold), tools=gate.tools(), work=work) as runtime:
             assert await runtime.resume_orphans() == ids[:2]
             assert await runtime.resume_orphans() == []
             await runtime.submit("m")
             assert list(await runtime.start_queued()) == []
-            while len(await runtime.orphans()) > 3:  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.005)
+
+            async def taken() -> bool:
+                return len(await runtime.orphans()) <= 3
+
+            await until(taken, "two of the interrupted runs are resumed")
             assert (runtime.slots.taken, len(await runtime.orphans())) == (2, 3)
             gate.opened.set()
             while set(await statuses(runtime)) != {"completed"}:

@@ -22,6 +22,7 @@ from tests.support.distant_runs import PATIENCE, Dictated, Worker, worker
 from tests.support.pgbouncer import pooled
 from tests.support.signals import cut_signals
 from tests.support.submitted_runs import Gate, opened, project, shown_text
+from tests.support.waiting import until, until_status
 
 TEXT = "one two three four five six seven"
 
@@ -137,11 +138,9 @@ def test_nothing_is_sent_of_runs_that_nobody_follows(database: str, tmp_path: Pa
             await store.listen(heard.append)
             run_id = await elsewhere.submit()
             elsewhere.write()
-            while (await store.load_run(run_id)).status != "completed":  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.01)
+            await until_status(store, run_id, "completed")
             await store.signal(Signal("ready"))
-            while not any(signal.kind == "ready" and not signal.run_id for signal in heard):  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.01)
+            await until(lambda: any(signal.kind == "ready" and not signal.run_id for signal in heard), "it was heard")
             assert [signal for signal in heard if signal.run_id] == []
             check(await rest(runtime.follow(run_id)))
 
@@ -171,17 +170,14 @@ def test_texts_are_sent_as_long_as_somebody_listens(
                 await store.signal(Signal("listen", run_id))
                 await asyncio.sleep(0.05)
             await store.signal(Signal("ready", "last"))
-            while Signal("ready", "last") not in heard_there:  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.01)
-            while elsewhere.store.is_followed(run_id):  # noqa: ASYNC110 - it ends with time
-                await asyncio.sleep(0.05)
+            await until(lambda: Signal("ready", "last") in heard_there, "the last signal was heard")
+            await until(lambda: not elsewhere.store.is_followed(run_id), "nobody follows the run")
             await store.signal(Signal("ready", "silence"))
             for _ in range(10):
                 model.allowed.release()
             assert (await elsewhere.result(run_id)).output == TEXT
             await store.signal(Signal("ready", "end"))
-            while Signal("ready", "end") not in heard:  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.01)
+            await until(lambda: Signal("ready", "end") in heard, "the end was heard")
             assert heard[-1].run_id == "end"
             assert heard[-2].run_id == "silence"
 
@@ -222,8 +218,7 @@ def test_a_restart_of_the_server_delays_a_follower(tmp_path: Path) -> None:
             gate.opened.set()
             await asyncio.to_thread(running.start)
             check(await followed)
-            while not store.hears:  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.01)
+            await until(lambda: store.hears, "the store hears again")
 
     try:
         with server() as running:
@@ -269,8 +264,7 @@ def test_a_run_that_ends_before_its_process_hears_of_the_follower_is_found(
             run_id = (await elsewhere.submit("go on", conversation="c", queue=True)).run_id
             result = asyncio.create_task(runtime.result(run_id))
             followed = asyncio.create_task(rest(runtime.follow(run_id)))
-            while not store.hears:  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.01)
+            await until(lambda: store.hears, "the store hears")
             gate.opened.set()
             check(await followed)
             assert (await result).output == TEXT

@@ -18,6 +18,7 @@ from framework.store.types import RunQuery, RunRecord
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.state import RunState
 from tests.support.projects import agent, write
+from tests.support.waiting import until
 
 PATIENCE = 50
 """Timeout in seconds, for waits that should be short."""
@@ -189,8 +190,7 @@ async def interrupted(root: Path, url: str) -> str:
     models = {"scripted": ScriptedModel(calls(("refund.refund", {})))}
     async with Runtime.open(root, models=models, store=store, watch=False, grace=0) as runtime:
         task = asyncio.create_task(runtime.run("refund", agent="shop"))
-        while not Path("began").exists():  # noqa: ASYNC110, ASYNC240 - the tool shows it by a file only
-            await asyncio.sleep(0.01)
+        await until(Path("began").exists, "the tool has begun")
         (info,) = await store.runs(RunQuery(statuses=frozenset({"running"})))
     with pytest.raises(RunSuspended):
         await task

@@ -17,6 +17,7 @@ from framework.types.errors import QueueFull, RequestError
 from framework.types.state import RunState
 from tests.support.projects import agent, write
 from tests.support.submitted_runs import Gate, opened, project, within
+from tests.support.waiting import until
 
 
 def limited(root: Path, work: str) -> Path:
@@ -33,9 +34,11 @@ def holding(times: int) -> ScriptedModel:
     return ScriptedModel(*(reply for n in range(times) for reply in (calls(("hold", {}), prefix=f"h{n}_"), "done")))
 
 
-async def until(runtime: Runtime, *expected: tuple[str, str | None]) -> None:
-    while await waiting(runtime) != [*expected]:
-        pass
+async def until_waiting(runtime: Runtime, *expected: tuple[str, str | None]) -> None:
+    async def look() -> bool:
+        return await waiting(runtime) == [*expected]
+
+    await until(look, f"the runs are {expected}")
 
 
 RUNNING, DONE, BLOCKED = ("running", None), ("completed", None), ("queued", "agent:a")
@@ -52,7 +55,7 @@ def test_a_submitted_run_waits_for_a_slot_and_one_that_is_awaited_does_not(
             first = await runtime.submit("1")
             await gate.began.wait()
             second = await runtime.submit("2")
-            await until(runtime, RUNNING, BLOCKED)
+            await until_waiting(runtime, RUNNING, BLOCKED)
             gate.opened.set()
             for submitted in (first, second):
                 assert (await runtime.result(submitted.run_id)).status == "completed"
@@ -84,12 +87,12 @@ def test_a_decided_run_waits_for_a_slot_and_continues_before_others(tmp_path: Pa
             await runtime.submit("2")
             await gate.began.wait()
             last = await runtime.submit("3")
-            await until(runtime, ("paused", None), RUNNING, BLOCKED)
+            await until_waiting(runtime, ("paused", None), RUNNING, BLOCKED)
             await runtime.decide(paused.run_id, {(await runtime.pending(paused.run_id))[0].id: Approve()})
             assert await waiting(runtime) == [("running", "agent:a"), RUNNING, BLOCKED]
             assert await runtime.resume_orphans() == [], "it waits, and was not interrupted"
             gate.opened.set()
-            await until(runtime, ("running", None), DONE, BLOCKED)
+            await until_waiting(runtime, ("running", None), DONE, BLOCKED)
             assert await runtime.resume_orphans() == [paused.run_id]
             assert (await runtime.result(paused.run_id)).output == "paid"
             assert (await runtime.result(last.run_id)).output == "last"
@@ -106,12 +109,12 @@ def test_a_changed_limit_applies_to_the_next_run(tmp_path: Path) -> None:
             await runtime.submit("1")
             await gate.began.wait()
             await runtime.submit("2")
-            await until(runtime, RUNNING, BLOCKED)
+            await until_waiting(runtime, RUNNING, BLOCKED)
             limited(root, "{max_running: {agents: {a: 3}}}")
             await runtime.reload()
             await runtime.submit("3")
             gate.opened.set()
-            await until(runtime, DONE, DONE, DONE)
+            await until_waiting(runtime, DONE, DONE, DONE)
 
     within(body)
 
@@ -156,7 +159,7 @@ def test_a_request_beyond_max_waiting_is_refused(tmp_path: Path, local_url: str 
                 await runtime.submit("4")
             assert len(await runtime.store.runs()) == 3
             gate.opened.set()
-            await until(runtime, DONE, DONE, DONE)
+            await until_waiting(runtime, DONE, DONE, DONE)
 
     within(body)
 

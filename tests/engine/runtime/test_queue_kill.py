@@ -23,6 +23,7 @@ from tests.support.cases import FACTOR
 from tests.support.forks import FORKS
 from tests.support.queue_workers import Place, project
 from tests.support.stores import LONG_ON_POSTGRESQL
+from tests.support.waiting import until
 
 PATIENCE = 60
 """Timeout in seconds, for waits that should be short."""
@@ -53,11 +54,14 @@ def worker(url: str, root: Path, log: Path) -> Iterator[BaseProcess]:
 
 
 async def until_ended(store: Store) -> list[RunInfo]:
-    """Wait until every run has ended."""
-    async with asyncio.timeout(PATIENCE):
-        while any(info.status in ("queued", "running") for info in await store.runs()):  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0.02)
-    return list(await store.runs())
+    """Return all runs, once every one has ended."""
+
+    async def look() -> list[RunInfo]:
+        runs = list(await store.runs())
+        return [] if any(info.status in ("queued", "running") for info in runs) else runs
+
+    runs: list[RunInfo] = await until(look, "every run has ended")
+    return runs
 
 
 @LONG_ON_POSTGRESQL

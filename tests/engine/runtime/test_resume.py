@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import RunTaken
 from framework.types.state import Confirmation
 from tests.support.projects import agent, write
+from tests.support.waiting import until, until_status
 
 ASKING = "{ask: [{tool: pay, reason: money}], allow: [pay, look, hang]}"
 PAY = calls(("pay", {"amount": 20}))
@@ -107,12 +109,6 @@ def paused(root: Path, url: str, shop: Shop, **options: Any) -> RunResult:
     life(root, url, shop, body, PAY)
     assert found[0].status == "paused"
     return found[0]
-
-
-async def until(runtime: Runtime, run_id: str, status: str) -> None:
-    """Wait until a run that is changed in the background has a status."""
-    while (await runtime.store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store shows it
-        await asyncio.sleep(0.01)
 
 
 # --- what a resumed run uses
@@ -332,7 +328,7 @@ def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, file_u
     async def body(runtime: Runtime) -> None:
         first = await runtime.run("pay")
         assert (first.status, first.pending[0].on_expiry) == ("paused", "reject")
-        await until(runtime, first.run_id, "completed")
+        await until_status(runtime.store, first.run_id, "completed")
 
     life(root, file_url, shop, body, PAY, "ok")
     assert shop.did == []
@@ -537,7 +533,7 @@ def test_orphans_are_resumed_only_on_request(tmp_path: Path, file_url: str) -> N
         assert (await runtime.run("hello")).output == "hi"
         assert [orphan.run_id for orphan in await runtime.orphans()] == [run_id]
         assert await runtime.resume_orphans() == [run_id]
-        await until(runtime, run_id, "paused")
+        await until_status(runtime.store, run_id, "paused")
         assert (await runtime.pending(run_id))[0].tool == "hang"
         assert await runtime.resume_orphans() == []
 
@@ -645,13 +641,12 @@ def test_a_suspended_process_whose_run_was_taken_over_stops_working_on_it(tmp_pa
             task = asyncio.create_task(runtime.run("hang"))
             await shop.began.wait()
             other = await Store.open(store_url, root)
-            while not (orphans := await other.runs(RunQuery(orphaned=True))):
-                pass
-            taken = await other.acquire(await other.load_run(orphans[0].run_id), {})
+            (orphan,) = await until(partial(other.runs, RunQuery(orphaned=True)), "the run is orphaned")
+            taken = await other.acquire(await other.load_run(orphan.run_id), {})
             shop.go.set()
             with pytest.raises(RunTaken):
                 await task
-            before = await other.events(orphans[0].run_id)
+            before = await other.events(orphan.run_id)
             assert [event["event"] for event in before] == ["route", "tool_call", "tool_call"], "no later events"
             await taken.release()
             await other.close()

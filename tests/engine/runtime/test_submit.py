@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from framework.types.messages import Message
 from framework.types.state import IdempotencyKey, RunRequest, RunState
 from tests.support.media import png
 from tests.support.projects import agent, write
-from tests.support.submitted_runs import PATIENCE, Gate, opened, project, statuses
+from tests.support.submitted_runs import Gate, opened, project, statuses
+from tests.support.waiting import until
 
 HOLD = calls(("hold", {}))
 
@@ -454,9 +456,7 @@ def test_a_request_that_ended_three_processes_fails(tmp_path: Path, file_url: st
             store = await Store.open(file_url, root, lease_seconds=0.05)
             if number == 0:
                 await store.enqueue(request)
-            async with asyncio.timeout(PATIENCE):
-                while not await store.claim(1):  # noqa: ASYNC110 - until the lease of the store before has expired
-                    await asyncio.sleep(0.01)
+            await until(partial(store.claim, 1), "the lease of the store before has expired")
             await store.close()
         async with opened(root, file_url, ScriptedModel()) as runtime:
             while await statuses(runtime) == ["queued"]:  # the runtime may also look for it in the background

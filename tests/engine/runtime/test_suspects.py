@@ -27,7 +27,8 @@ from tests.support.cases import cases
 from tests.support.clocks import skip
 from tests.support.deliveries import Deliveries
 from tests.support.stores import LONG_ON_POSTGRESQL
-from tests.support.submitted_runs import Gate, opened, project, statuses
+from tests.support.submitted_runs import Gate, opened, project, statuses, until_statuses
+from tests.support.waiting import until
 
 RUNS = 4
 
@@ -64,8 +65,7 @@ async def left_with_one_attempt(root: Path, url: str) -> list[str]:
     gate = Gate()
     async with opened(root, url, ScriptedModel(script=hold), tools=gate.tools(), grace=0) as runtime:
         ids = [(await runtime.submit("m")).run_id for _ in range(RUNS)]
-        while await statuses(runtime) != ["running"] * RUNS:  # noqa: ASYNC110 - only the store shows it
-            await asyncio.sleep(0.005)
+        await until_statuses(runtime, *["running"] * RUNS)
         await gate.began.wait()
     for _ in range(MAX_RESUME_ATTEMPTS - 1):
         store = await Store.open(url, root)
@@ -74,6 +74,13 @@ async def left_with_one_attempt(root: Path, url: str) -> list[str]:
         await end_lease(store)
         await store.close()
     return ids
+
+
+async def until_orphaned(runtime: Runtime, *run_ids: str) -> None:
+    async def look() -> bool:
+        return {*run_ids} <= {info.run_id for info in await runtime.orphans()}
+
+    await until(look, "the runs are orphaned")
 
 
 async def end_lease(store: Store) -> None:
@@ -120,8 +127,7 @@ def test_a_delivery_of_a_run_that_waits_for_its_turn_begins_another_one(tmp_path
         first, second, *_ = await left_with_one_attempt(root, store_url)
         model = ScriptedModel(script=hold)
         async with opened(root, store_url, model, tools=gate.tools(), work=deliveries) as runtime:
-            while not [info for info in await runtime.orphans() if info.run_id in (first, second)][1:]:  # noqa: ASYNC110 - only the store shows it
-                await asyncio.sleep(0.005)
+            await until_orphaned(runtime, first, second)
             driving = [asyncio.create_task(deliveries.worker.drive(first))]
             await gate.began.wait()
             other = await runtime.submit("m")

@@ -33,6 +33,7 @@ from tests.support.forks import FORKS
 from tests.support.loopback import fixed_port
 from tests.support.paths import SUPPORT
 from tests.support.projects import agent, write
+from tests.support.waiting import until
 
 PROGRAM = (sys.executable, str(SUPPORT / "mcp_booking.py"))
 
@@ -251,9 +252,7 @@ async def answer(runtime: Runtime, run_id: str, *decisions: Decision) -> RunResu
 
 
 async def until_noted(airline: Airline, flight: str, *expected: str) -> None:
-    async with asyncio.timeout(30):
-        while airline.events(flight) != [*expected]:  # noqa: ASYNC110 - only the server's log shows it
-            await asyncio.sleep(0.01)
+    await until(lambda: airline.events(flight) == [*expected], f"the server has noted {expected}")
 
 
 def test_answers_in_time_continue_the_call(older: Airline, spans: InMemorySpanExporter) -> None:

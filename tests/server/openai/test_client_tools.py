@@ -29,6 +29,7 @@ from tests.support.clocks import MovableClock, clock_of
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, served
 from tests.support.serving import Serving, now, serving
+from tests.support.waiting import wait_until
 
 USER: Any = [{"role": "user", "content": "what is the weather?"}]
 WEATHER: Any = {
@@ -552,8 +553,8 @@ def test_killed_servers_lose_and_repeat_no_result(tmp_path: Path, number: int) -
             data = json.dumps(body).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n"
             connection.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + data)
-            while LIVES[life] == "until the results are stored" and not stored_results(tmp_path):
-                pass
+            if LIVES[life] == "until the results are stored":
+                wait_until(lambda: stored_results(tmp_path), "the results are stored")
             second.process.kill()
             second.process.wait(PATIENCE)
     with served(tmp_path) as last:
