@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from sqlalchemy.exc import IntegrityError
 
 from framework.store.schema import (
+    as_json,
     blueprints,
     conversation_key,
     conversations,
@@ -387,7 +388,7 @@ def model_uses(dialect: str) -> sa.ColumnElement[Any]:
 def _state(dialect: str) -> Any:
     if dialect == "sqlite":  # reads JSON from text; a damaged state must not hide the other runs
         return sa.type_coerce(_valid_state(), sa.JSON)
-    return sa.cast(runs.c.state, sa.JSON)
+    return as_json(runs.c.state)
 
 
 def _valid_state() -> sa.ColumnElement[Any]:

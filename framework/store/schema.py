@@ -510,13 +510,18 @@ def starts_with_key(column: sa.ColumnElement[str], key: str, dialect: str) -> sa
     return sa.or_(column == key, is_longer)
 
 
+def as_json(column: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+    """Return a column with JSON as a value of PostgreSQL, which cannot read the character U+0000 from JSON."""
+    return sa.cast(sa.func.replace(column, "\\u0000", "\\ufffd"), sa.JSON)
+
+
 def runs_containing(text: str, dialect: str) -> sa.Select[tuple[str]]:
     """Return the ids of the newest runs in which a message of the user or the model contains a text."""
     body = messages.c.body
     if dialect == "sqlite":  # a damaged row must not hide the others
         content: Any = sa.case((sa.func.json_valid(body), sa.func.json_extract(body, "$.content")))
-    else:  # PostgreSQL cannot read the character U+0000 from JSON
-        content = sa.cast(sa.func.replace(body, "\\u0000", "\\ufffd"), sa.JSON)["content"].as_string()
+    else:
+        content = as_json(body)["content"].as_string()
     newest = runs.c.no > sa.select(sa.func.max(runs.c.no) - SEARCHED_TEXTS).scalar_subquery()
     found = sa.select(messages.c.run_id).join(runs, runs.c.id == messages.c.run_id)
     is_of_person_or_model = (messages.c.path == "", ~body.startswith('{"role":"tool"'))
