@@ -253,6 +253,8 @@ class CallRecord(Frozen):
     """Repairs made to the arguments before the policy was evaluated."""
     continuation: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
     """What the tool needs to continue the call after the pause, such as the questions of its server."""
+    counted: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    """Keys of the rules with `at_most` that the call was counted for."""
 
 
 class ScriptRecord(Frozen):

@@ -99,11 +99,12 @@ class GrantBook:
     """Waits until the grants are void which the edits so far have changed."""
 
     async def count(
-        self, policy: Policy, root: RunState, tool: Tool, views: Views, *, is_approved: bool
-    ) -> Verdict | None:
-        """Count an allowed call for the rules with `at_most`. Return the verdict of one that is used up, or None.
+        self, policy: Policy, root: RunState, tool: Tool, views: Views, *, is_approved: bool, counted: Sequence[str]
+    ) -> Verdict | tuple[str, ...]:
+        """Count an allowed call for the rules with `at_most`, if a person has approved it only for `deny` rules.
 
-        If a person has approved the call, only `deny` rules are counted.
+        Return the verdict of a rule that is used up, or the keys of those that the call is counted for. `counted` has
+        these keys from before a pause: a call that continues is the same one.
         """
         rates: dict[str, CallRate] = {}
         rules: dict[str, PlacedRule] = {}
@@ -112,8 +113,10 @@ class GrantBook:
             if rule.at_most is None or (is_approved and placed.kind == "ask"):
                 continue
             rate = CallRate.parse(rule.at_most)
-            counted = [root.tenant, root.user, agent.name, placed.kind, rule.tool, rule.when, rate.per]
-            key = f"rule {content_digest(json.dumps(counted, sort_keys=True))}"
+            about = [root.tenant, root.user, agent.name, placed.kind, rule.tool, rule.when, rate.per]
+            key = f"rule {content_digest(json.dumps(about, sort_keys=True))}"
+            if key in counted:
+                continue
             if key not in rates or rate.count < rates[key].count:  # of the pinned and the live rule, the stricter one
                 rates[key], rules[key] = rate, placed
         for kind in ("ask", "deny"):  # a call that a person is asked about now is counted once it is approved
@@ -123,7 +126,7 @@ class GrantBook:
                 beyond = f"more than {placed.rule.at_most}"
                 reason = f"{beyond}: {placed.rule.reason}" if placed.rule.reason else beyond
                 return Verdict("ask" if kind == "ask" else "deny", f"{kind} {placed.rule.tool}", placed.place, reason)
-        return None
+        return *counted, *rates
 
     def offer(self, policy: Policy, root: RunState, tool: Tool, views: Views) -> RememberOffer | None:
         """Return how the approval of a call can be remembered, or None if it cannot."""

@@ -108,7 +108,8 @@ class Policy:
 
     def counted_rules(self, tool: Tool, views: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Agent, PlacedRule]]:
         """Yield the rules with `at_most` that a call counts for, of all agents that apply. See `GrantBook.count`."""
-        for one in (*self.parents, self.agent):
+        shared = self.earlier if is_shared(tool) else ()
+        for one in (*self.parents, *shared, self.agent):
             for agent, version in self._versions(one, tool):
                 rules = agent.toolset.rules_for(tool.name)
                 for rule in (*rules.deny, *rules.ask):

@@ -578,9 +578,11 @@ async def _admit(
     views = policy_views(tool, call.arguments, allowed.bound)
     if not any(True for _ in run.policy.counted_rules(tool, views)):
         return allowed
-    is_approved, root = decision is not None, run.services.root
-    reached = await run.services.grants.count(run.policy, root, tool, views, is_approved=is_approved)
-    if reached is None:
+    root, counted = run.services.root, run.state.calls[call.id].counted
+    is_approved = decision is not None
+    reached = await run.services.grants.count(run.policy, root, tool, views, is_approved=is_approved, counted=counted)
+    if not isinstance(reached, Verdict):
+        run.state.calls[call.id] = run.state.calls[call.id].model_copy(update={"counted": reached})
         return evaluate_call(run, call, tool, decision)  # again: counting takes time
     if reached.kind == "deny":
         return _denied(reached)

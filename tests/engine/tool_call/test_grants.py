@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import Approve, Reject, RequestError, RunResult, Runtime, Tool, tool
+from framework import Approve, Reject, RequestError, Respond, RunResult, Runtime, Tool, ToolContext, tool
 from framework.engine.tool_call.call import explain_tools
 from framework.llm.client import ModelRequest
 from framework.replay import replay
@@ -360,3 +360,39 @@ def test_a_rule_with_at_most_applies_to_the_calls_beyond(tmp_path: Path, kind: s
             assert len(desk.paid) == 4
 
     asyncio.run(main())
+
+
+def test_a_call_that_pauses_counts_once_for_a_rule_with_at_most(tmp_path: Path) -> None:
+    """It waits for an answer to its own question, or for an approval in a sub-agent."""
+    rules = "[{tool: choose, at_most: 1/month}, {tool: agent.helper, at_most: 1/month}]"
+
+    @tool(risk="low")
+    async def choose(context: ToolContext) -> str:
+        """Ask twice."""
+        return f"{await context.ask_human('one?')} {await context.ask_human('two?')}"
+
+    desk = Desk()
+    project(tmp_path, asks=f'{{allow: ["*"], deny: {rules}}}')
+
+    def script(request: ModelRequest) -> Turn:
+        if "You are helper" in request.messages[0].content:
+            return "helped" if request.messages[-1].role == "tool" else calls(("refund", {"order": "A", "amount": 1}))
+        if request.messages[-1].role == "tool":
+            return "done"
+        return calls(("choose", {}), ("agent.helper", {"message": "refund"}))
+
+    async def main() -> list[str | None]:
+        models = {"scripted": ScriptedModel(script=script)}
+        async with Runtime.open(tmp_path, tools=[*desk.tools(), choose], models=models, watch=False) as runtime:
+            first = await runtime.run("go", agent="desk")
+            answers = {one.id: Approve() if one.kind == "tool" else Respond(text="a") for one in first.pending}
+            second = await runtime.resume(first.run_id, answers)
+            (asked,) = second.pending
+            third = await runtime.resume(first.run_id, {asked.id: Respond(text="b")})
+            beyond = await runtime.run("go", agent="desk")
+            return [call.result for one in (third, beyond) for call in one.tool_calls if call.tool != "refund"]
+
+    answered, helped, *denied = asyncio.run(main())
+    assert (answered, helped, len(desk.paid)) == ("a b", "helped", 1)
+    assert all("more than 1/month" in str(error) for error in denied)
+    assert len(denied) == 2

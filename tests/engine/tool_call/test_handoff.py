@@ -163,6 +163,16 @@ async def test_budgets_continue_and_the_lower_limit_applies(tmp_path: Path) -> N
 
 
 @in_a_loop
+async def test_calls_beyond_the_number_of_the_first_agent_are_denied(tmp_path: Path) -> None:
+    front = FRONT.replace("{allow:", "{deny: [{tool: orders.look, at_most: 1/month}], allow:")
+    look = [calls(("orders.look", {"order": str(n)})) for n in range(2)]
+    async with desk(project(tmp_path, front=front), calls(("handoff.billing", {})), *look, "ok") as one:
+        result = await one.say("go")
+
+    assert [call.status for call in result.tool_calls] == ["success", "success", "denied"]
+
+
+@in_a_loop
 async def test_a_person_can_be_asked_first_and_decides_elsewhere(tmp_path: Path) -> None:
     asking = FRONT.replace("{allow:", "{ask: ['handoff.*'], allow:")
     url = f"sqlite:///{tmp_path}/runs.db"
