@@ -244,12 +244,16 @@ def evaluate_call(run: RunContext, call: ToolCall, tool: Tool, decision: Approve
         verdict = run.policy.evaluate(tool, *seen)
     if verdict.kind == "deny":
         return _denied(verdict)
-    record = run.state.calls[call.id]
-    is_known = tool.source == "a2a" and bool(record.continuation)  # then the call continues, and is not repeated
-    in_doubt = record.started > 0 and not (tool.idempotent or is_known)
+    in_doubt = _is_in_doubt(run.state.calls[call.id], tool)
     if decision is not None or (verdict.kind != "ask" and not in_doubt):
         return AllowedCall(call, bound)
     return Question(_confirmation(run, call, tool, verdict, in_doubt=in_doubt), bound, in_doubt)
+
+
+def _is_in_doubt(record: CallRecord, tool: Tool) -> bool:
+    """Return whether it is unknown if a call took effect before its process ended."""
+    is_known = tool.source == "a2a" and bool(record.continuation)  # then the call continues, and is not repeated
+    return record.started > 0 and not (tool.idempotent or is_known)
 
 
 def _confirmation(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, *, in_doubt: bool) -> Confirmation:
@@ -508,9 +512,12 @@ async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
     Returns:
         The confirmations that are needed first; empty once the call has a result.
     """
-    if run.state.calls[call.id].result is not None:
+    record = run.state.calls[call.id]
+    if record.result is not None:
         return ()
     tool = run.agent.toolset.tools.get(call.tool)
+    if tool is not None and _is_in_doubt(record, tool):
+        call = record.call  # with the edit of the person who approved it
     pending: Confirmations = ()
     with ToolTrace(run, call, tool) as trace:
         if tool is None:

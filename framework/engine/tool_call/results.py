@@ -137,23 +137,30 @@ def answer_open_calls(run: RunContext) -> None:
 def tool_message(run: RunContext, call: ToolCall, result: ToolResult, text: str) -> Message:
     """Return the message with a call's result, its status, and a person's decision on it."""
     key = "/".join((*run.state.path, call.id))
-    decision = _decision_text(run.services.root.decisions, key)
+    record = run.state.calls.get(call.id)
+    decision = _decision_text(run.services.root.decisions, key, record.call.arguments if record else {})
     fields = {"tool_call_id": call.id, "status": result.status, "decision": decision}
     if result.media:
         return Message.of_parts("tool", (TextPart(text=text), *result.media), **fields)
     return Message(role="tool", content=text, **fields)
 
 
-def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
-    """Return a person's decision on a call as text, the last one if they were asked again; None if not asked."""
+def _decision_text(decisions: Mapping[str, Decision], key: str, executed: Mapping[str, Any]) -> str | None:
+    """Return a person's decision on a call as text, the last one if they were asked again; None if not asked.
+
+    The edit counts if its call was approved again after a crash: `executed` has the arguments of the call.
+    """
     about = [found for asked, found in decisions.items() if _is_about(asked, key)]
-    match about[-1] if about else None:
+    last = about[-1] if about else None
+    if isinstance(last, Approve):
+        last = next((one for one in about if isinstance(one, Edit) and one.arguments == executed), last)
+    match last:
         case None:
             return None
         case Edit(arguments=arguments):
             return f"edit: {json.dumps(arguments, ensure_ascii=False)}"
         case Reject(reason=text) | Respond(text=text):
-            return f"{about[-1].type}: {text}" if text else about[-1].type
+            return f"{last.type}: {text}" if text else last.type
         case Approve():
             return "approve"
 

@@ -19,6 +19,7 @@ from framework import (
     ConfigError,
     ConversationBusy,
     DecisionRefused,
+    Edit,
     Reject,
     RequestError,
     Respond,
@@ -474,6 +475,44 @@ def test_runs_can_be_resumed_after_their_runtime_closed(tmp_path: Path, file_url
 
     life(root, file_url, shop, resume, "ok")
     assert shop.did == ["look", "hang"]
+
+
+def test_a_call_that_a_person_edited_is_not_asked_about_in_its_first_form(tmp_path: Path, file_url: str) -> None:
+    root, paid = project(tmp_path), list[float]()
+
+    @tool(risk="low", name="pay")
+    async def pay(amount: float) -> str:
+        """Pay somebody; the first time, this takes longer than the process lives."""
+        paid.append(amount)
+        if len(paid) == 1:
+            began.set()
+            await asyncio.Event().wait()
+        return "paid"
+
+    began = asyncio.Event()
+    models = {"scripted": ScriptedModel(calls(("pay", {"amount": 500})), "done")}
+    options: dict[str, Any] = {
+        "tools": [*Shop().tools()[1:], pay],
+        "models": models,
+        "store": file_url,
+        "watch": False,
+        "grace": 0,
+    }
+
+    async def main() -> None:
+        async with Runtime.open(root, **options) as runtime:
+            (asked,) = (paused := await runtime.run("pay")).pending
+            await runtime.decide(paused.run_id, {asked.id: Edit(arguments={"amount": 50})}, execute=True)
+            await began.wait()
+        async with Runtime.open(root, **options) as runtime:
+            (again,) = (await runtime.resume(paused.run_id, {})).pending
+            assert "whether it took effect is unknown" in again.reason
+            assert again.arguments == {"amount": 50}
+            result = await runtime.resume(paused.run_id, {again.id: Approve()})
+        assert paid == [50, 50]
+        assert [message.decision for message in result.messages if message.role == "tool"] == ['edit: {"amount": 50}']
+
+    asyncio.run(main())
 
 
 def test_a_call_that_ends_within_the_grace_period_is_saved(tmp_path: Path, file_url: str) -> None:
