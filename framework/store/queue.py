@@ -103,12 +103,13 @@ class Takeover:
     def was_handed_over(self, connection: sa.Connection) -> bool | None:
         """Return True if `save_decisions` was committed, else None."""
         is_mine = (runs.c.id == self._run_id, runs.c.version == self._version + 1, runs.c.owner.is_(None))
-        keys = [to_sql_text(key) for key in self._made]
-        made = sa.select(sa.func.count()).where(
-            decisions.c.run_id == self._run_id, decisions.c.confirmation_id.in_(keys)
-        )
         is_saved = connection.execute(sa.select(runs.c.no).where(*is_mine)).one_or_none() is not None
-        return (is_saved and connection.execute(made).scalar_one() == len(keys)) or None
+        columns = (decisions.c.confirmation_id, decisions.c.decision, decisions.c.decided_by)
+        found = {
+            tuple(row) for row in connection.execute(sa.select(*columns).where(decisions.c.run_id == self._run_id))
+        }
+        made = {(row["confirmation_id"], row["decision"], row["decided_by"]) for row in self._rows()}
+        return (is_saved and made <= found) or None
 
     def _update(self, connection: sa.Connection, may_change: sa.ColumnElement[bool], values: Mapping[str, Any]) -> Any:
         free = self._release(connection)
@@ -123,9 +124,10 @@ class Takeover:
         self._insert_decisions(connection)
         return row
 
-    def _insert_decisions(self, connection: sa.Connection) -> None:
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the decisions."""
         now = self._database.clock()
-        rows = [
+        return [
             {
                 "run_id": self._run_id,
                 "confirmation_id": to_sql_text(key),
@@ -135,7 +137,9 @@ class Takeover:
             }
             for key, decision in self._made.items()
         ]
-        if rows:
+
+    def _insert_decisions(self, connection: sa.Connection) -> None:
+        if rows := self._rows():
             try:
                 connection.execute(sa.insert(decisions), rows)
             except IntegrityError:

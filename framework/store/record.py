@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,7 +39,7 @@ from framework.store.types import ANSWERED_STATUSES, CancelAccepted, CopiedTurn,
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError
 from framework.types.events import Event, wire_json
-from framework.types.report import SpanRecord
+from framework.types.report import SpanRecord, Status
 from framework.types.state import RunState
 from framework.types.text import to_sql_text
 
@@ -203,7 +203,8 @@ class SqlRecord:
         with self._failing():
             batch = self._batch(state, events, spans, uses)
             try:
-                cancelled = await self._database.write(self._work(state, batch, last=last), self._committed)
+                committed = partial(self._committed, end=state.status if last else None)
+                cancelled = await self._database.write(self._work(state, batch, last=last), committed)
             except CancelAccepted:
                 self._unsaved = batch
                 raise
@@ -334,19 +335,19 @@ class SqlRecord:
             raise RunTaken(f"another process has taken over run {self._run_id}; this process stops working on it")
         return bool(returned[0])
 
-    def _committed(self, connection: sa.Connection) -> bool | None:
-        """Check, after a lost connection, whether the write was committed.
+    def _committed(self, connection: sa.Connection, end: Status | None) -> bool | None:
+        """Check, after a lost connection, whether the write was committed; `end` is the status of a last one.
 
-        Return whether a cancel request exists, or None if the write must be repeated. In a retry, a row without an
-        owner may be this record's own last write. At a first attempt, it means that another process took over the run
-        and released it.
+        Return whether a cancel request exists, or None if the write must be repeated. Another process that has taken
+        over the run, and released it, has left the same version, without an owner.
         """
         row = connection.execute(
-            sa.select(runs.c.version, runs.c.owner, runs.c.cancel_requested).where(runs.c.id == self._run_id)
+            sa.select(runs.c.version, runs.c.owner, runs.c.status, runs.c.cancel_requested).where(
+                runs.c.id == self._run_id
+            )
         ).one_or_none()
-        if row is None or row.version != self._version + 1 or row.owner not in (self._lease, None):
-            return None
-        return bool(row.cancel_requested)
+        written = (self._version + 1, self._lease, "running") if end is None else (self._version + 1, None, end)
+        return None if row is None or row[:3] != written else bool(row.cancel_requested)
 
     def _close_turn(self, connection: sa.Connection, conversation: str, state: RunState, now: float) -> None:
         if self._is_queued:  # no turn has started

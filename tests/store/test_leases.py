@@ -14,11 +14,12 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import ConversationBusy, RunBusy
-from framework.store.database import Database
+from framework import Approve, ConversationBusy, Reject, RunBusy
+from framework.store.database import Database, Work
 from framework.store.processes import RunLeases
 from framework.store.store import Store
 from framework.store.types import DEFAULT_LEASE_SECONDS, RunQuery
+from framework.types.errors import RunTaken
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.support.cases import cases
@@ -127,5 +128,54 @@ def test_a_live_process_without_heartbeat_eventually_loses_its_runs(tmp_path: Pa
         await other.acquire(await other.load_run(state.run_id), {})
         await silent.close()
         await other.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_write_that_was_lost_is_not_taken_for_that_of_a_process_that_came_between(
+    file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    async def main() -> None:
+        mine, other = [await Store.open(file_url, tmp_path, lease_seconds=0) for _ in range(2)]
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        record, write = await mine.start(state, None, None), mine._database.write
+
+        async def interrupted(work: Work[bool], committed: Work[bool | None]) -> bool:
+            await (await other.acquire(await other.load_run(state.run_id), {})).release()
+            return await write(lambda c: work(c) if (found := committed(c)) is None else found)
+
+        monkeypatch.setattr(mine._database, "write", interrupted)
+        state.messages.append(Message(role="assistant", content="done"))
+        state.status = "completed" if last else "running"
+        with pytest.raises(RunTaken):
+            await record.write(state, last=last)
+        assert len((await other.load_run(state.run_id)).messages) == 1
+        for store in (mine, other):
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_decision_that_was_lost_is_not_taken_for_that_of_another_person(
+    file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        store, other = [await Store.open(file_url, tmp_path) for _ in range(2)]
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        record = await store.start(state, None, None)
+        state.status = "paused"
+        await record.write(state, last=True)
+        paused, write = await store.load_run(state.run_id), store._database.write
+
+        async def interrupted(work: Work[bool], committed: Work[bool | None], **_: object) -> bool:
+            await other.save_decisions(await other.load_run(state.run_id), {"a": Approve()}, {"a": "ann"})
+            return await write(lambda c: work(c) if (found := committed(c)) is None else found)
+
+        monkeypatch.setattr(store._database, "write", interrupted)
+        with pytest.raises(RunBusy):
+            await store.save_decisions(paused, {"a": Reject()}, {"a": "ben"})
+        for one in (store, other):
+            await one.close()
 
     asyncio.run(main())
