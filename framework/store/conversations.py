@@ -262,15 +262,17 @@ def delete_conversation(
 ) -> int:
     """Delete a conversation and its runs, and return their number; raises RequestError, ConversationBusy."""
     key = conversation_key(conversation_id, tenant, user)
-    is_turn = runs.c.conversation_id == key
-    owned = sa.select(runs.c.id).where(is_turn, runs.c.owner.is_not(None))
-    owners = [find_owner(connection, database, leases, run_id) for run_id in connection.execute(owned).scalars()]
-    if any(owner.is_held for owner in owners if owner is not None):
-        raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
+    # Locked first: the owners are then those of runs that have just started or been resumed, too.
     deleted = connection.execute(sa.delete(conversations).where(conversations.c.id == key))
     if not deleted.rowcount:
         raise RequestError(f"there is no conversation {conversation_id!r}")
-    ids = list(connection.execute(sa.select(runs.c.id).where(is_turn)).scalars())
+    ids = list(
+        connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id == key).with_for_update()).scalars()
+    )
+    owned = sa.select(runs.c.id).where(runs.c.conversation_id == key, runs.c.owner.is_not(None))
+    owners = [find_owner(connection, database, leases, run_id) for run_id in connection.execute(owned).scalars()]
+    if any(owner.is_held for owner in owners if owner is not None):
+        raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
     _delete_runs(connection, ids)
     delete_notes_of(connection, key)
     delete_counters(connection, "conversation", [key])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from examples.scale_demo.postgres import new_database
 from framework import Approve, ConversationBusy, RequestError, RunNotFound, Runtime, Tool, tool
 from framework.llm.client import ModelRequest
 from framework.store.database import Database
@@ -19,8 +20,11 @@ from framework.store.schema import metadata
 from framework.store.store import Store
 from framework.store.types import ConversationQuery, Pruned, RunQuery
 from framework.testing import ScriptedModel, Turn, calls
+from framework.types.messages import Message
+from framework.types.state import RunState
 from tests.support.clocks import MovableClock, clock_of
 from tests.support.compaction import MESSAGES, is_compression, script
+from tests.support.halts import PATIENCE, halted
 from tests.support.projects import agent, write
 
 MONTH = 30 * 86400.0
@@ -194,6 +198,43 @@ def test_a_conversation_with_a_run_in_progress_is_not_deleted(tmp_path: Path, an
         return calls(("slow", {})) if request.messages[-1].role == "user" else "done"
 
     with_runtime(tmp_path, any_url, body, slowly, tools=[slow])
+
+
+@pytest.mark.parametrize("statement", ["INSERT INTO agentsd_runs", "INSERT INTO agentsd_decisions"])
+def test_a_deletion_waits_for_a_run_that_is_about_to_start_or_to_be_resumed(
+    tmp_path: Path, postgres: str, statement: str
+) -> None:
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+    def state() -> RunState:
+        return RunState(agent="a", messages=[Message(role="user", content="hi")], conversation_id="c")
+
+    async def main() -> None:
+        store = await Store.open(new_database(postgres), tmp_path)
+        paused = state()
+        record = await store.start(paused, await store.conversation("c"), None)
+        paused.status = "completed" if statement.endswith("runs") else "paused"
+        await record.write(paused, last=True)
+        loaded, conversation = await store.load_run(paused.run_id), await store.conversation("c")
+        with halted(store, statement) as halt:
+            async with asyncio.timeout(PATIENCE):
+                starting = store.start(state(), conversation, None)
+                resuming = store.acquire(loaded, {"a": Approve()})
+                used, unused = (starting, resuming) if statement.endswith("runs") else (resuming, starting)
+                unused.close()
+                taking = asyncio.create_task(used)
+                await halt.reached()
+                deleting = asyncio.create_task(store.delete_conversation("c"))
+                while not await store._database.read(lambda c: c.execute(waiting).scalar_one()):
+                    pass  # the deletion has not reached the lock yet
+                halt.go()
+                await taking
+                with pytest.raises(ConversationBusy):
+                    await deleting
+        assert (await store.conversation("c")).open_run is not None
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, any_url: str | None) -> None:
