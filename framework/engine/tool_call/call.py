@@ -585,11 +585,12 @@ async def _admit(
     views = policy_views(tool, call.arguments, allowed.bound)
     if not any(True for _ in run.policy.counted_rules(tool, views)):
         return allowed
-    root, counted = run.services.root, run.state.calls[call.id].counted
-    is_approved = decision is not None
-    reached = await run.services.grants.count(run.policy, root, tool, views, is_approved=is_approved, counted=counted)
+    is_approved, record = decision is not None, run.state.calls[call.id]
+    reached = await run.services.grants.count(
+        run.policy, run.services.root, tool, views, is_approved=is_approved, counted=record.counted
+    )
     if not isinstance(reached, Verdict):
-        run.state.calls[call.id] = run.state.calls[call.id].model_copy(update={"counted": reached})
+        run.state.calls[call.id] = record.model_copy(update={"counted": reached})
         return evaluate_call(run, call, tool, decision)  # again: counting takes time
     if reached.kind == "deny":
         return _denied(reached)
@@ -646,6 +647,9 @@ async def _execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str,
     started = perf_counter()
     own = {"agent": _delegate, "run": call_run_tool, "code": run_script}
     own |= {"memory": call_memory_tool, "handoff": call_handoff}
+    if tool.source in own and isinstance(ruling := evaluate_call(run, call, tool, Approve()), RefusedCall):
+        await record_result(run, call, ruling.result)  # denied while its start was stored; `_invoke` checks others
+        return ()
     invoke_tool = own.get(tool.source, _call_with_retries)
     todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
     pending, result = await invoke_tool(run, call, tool, bound)

@@ -183,15 +183,19 @@ class SlowRecord:
         await self._record.write(state, events, *rest, **options)
 
 
-def test_a_call_denied_while_its_start_is_stored_is_not_executed(tmp_path: Path) -> None:
-    root, made = project(tmp_path), list[int]()
+@pytest.mark.parametrize("name", ["pay", "agent.helper"])
+def test_a_call_denied_while_its_start_is_stored_is_not_executed(tmp_path: Path, name: str) -> None:
+    root, made = project(tmp_path, sub_agents="[helper]"), list[int]()
+    write(root, {"agents.d/helper.yaml": agent("helper", model="offline")})
+    arguments: dict[str, Any] = {"amount": 1} if name == "pay" else {"message": "go"}
 
     class SlowStore(Store):
         async def start(self, *arguments: Any) -> RunRecord:
             return SlowRecord(await super().start(*arguments), edit)
 
     async def edit() -> None:
-        edited = agent("one", model="offline", skill_policy='{deny: [pay], allow: ["*"]}')
+        rules = f'{{deny: [{name}], allow: ["*"]}}'
+        edited = agent("one", model="offline", sub_agents="[helper]", skill_policy=rules)
         write(root, {"agents.d/one.yaml": edited})
         await opened[0].reload()
 
@@ -203,16 +207,16 @@ def test_a_call_denied_while_its_start_is_stored_is_not_executed(tmp_path: Path)
 
     async def main() -> RunResult:
         model, store = (
-            ScriptedModel(calls(("pay", {"amount": 1})), "done"),
+            ScriptedModel(calls((name, arguments)), "done"),
             await SlowStore.open("sqlite:///s.db", root),
         )
         async with Runtime.open(root, tools=[pay], models={"offline": model}, store=store, watch=False) as runtime:
             opened.append(runtime)
-            return await runtime.run("go")
+            return await runtime.run("go", agent="one")
 
     opened: list[Runtime] = []
     result = asyncio.run(main())
-    assert made == []
+    assert (made, result.output) == ([], "done")
     assert [call.status for call in result.tool_calls] == ["denied"]
 
 
