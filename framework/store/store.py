@@ -311,13 +311,15 @@ class Store(StoreSignals):
 
         The reason is stored by the name of the process. The first sweep after `delay` seconds offers the run again.
         """
-        self._claims.leases.pop(run_id, None)
-        process = (self._leases.name, self._process.name)
-        owner = await self._database.write(
-            lambda c: release_for_others(c, self._database, run_id, process, reason, delay)
-        )
-        if owner is not None:
-            self._leases.end(owner)
+        process, owner = (self._leases.name, self._process.name), self._claims.leases.pop(run_id, None)
+        try:
+            released = await self._database.write(
+                lambda c: release_for_others(c, self._database, run_id, process, reason, delay)
+            )
+            owner = released or owner
+        finally:  # a claim that could not be released here is released with the next renewal
+            if owner is not None:
+                self._leases.end(owner)
 
     async def enqueue(self, request: RunRequest, *, idempotency: IdempotencyKey | None = None) -> str:
         """Save a request as a queued run, and return the run's id. If the run can start, it is ready, and offered.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from framework.store.store import Store
 from framework.store.types import RunQuery, WorkScope
-from framework.types.errors import DecisionRefused, RunBusy
+from framework.types.errors import DecisionRefused, RunBusy, StoreError
 from framework.types.messages import Message
 from framework.types.state import Approve, Confirmation, Reject, RunRequest, RunState
 from tests.support import queues
@@ -141,6 +141,26 @@ def test_a_claim_that_is_handed_on_is_ready_again_after_the_delay(any_url: str |
         await store.release_for_others(another.run_id, "no agent b here", 0)
         await store.sweep(10)
         assert await store.claim(2) == [another], "its attempts are those of processes that ended"
+
+    with_store(body, any_url)
+
+
+def test_a_claim_that_could_not_be_handed_on_is_no_longer_held(
+    any_url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise StoreError("the store is unreachable")
+
+    async def body(store: Store) -> None:
+        one = request()
+        await store.enqueue(one)
+        await store.claim(1)
+        with monkeypatch.context() as outage:
+            outage.setattr(store._database, "write", fail)
+            with pytest.raises(StoreError):
+                await store.release_for_others(one.run_id, "no agent a here", 0)
+        assert await store.renew([one.run_id]) == {}
+        assert [claimed.run_id for claimed in await store.claim(1)] == [one.run_id]
 
     with_store(body, any_url)
 

@@ -31,6 +31,7 @@ from framework.types.errors import (
     RunBusy,
     RunNotFound,
     RunSuspended,
+    StoreError,
 )
 from framework.types.grant import Grant, GrantUsage, Remember, Width
 from framework.types.redact import redact
@@ -540,8 +541,12 @@ class RunResumer:
         record = await self._store.acquire(state, await self._all_decisions(state, {}, RUNTIME_CALLER))
         if record.cancel_requested:
             await self._record_end(state, record, "cancelled", "cancelled")
-        else:
+            return
+        try:
             await self._releaser.leave(run_id, redact(reason))
+        except StoreError:
+            await record.release()  # no longer held by this process, even if the store fails again
+            raise
 
     async def _fail_crashed(self, info: RunInfo) -> None:
         message = f"{info.attempts} processes in a row ended during the next step of the run"

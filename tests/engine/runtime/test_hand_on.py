@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from framework import RunSuspended, Runtime
+from framework import RunSuspended, Runtime, StoreError
 from framework.engine.runtime.background import EmbeddedSource
 from framework.engine.runtime.presence import RunReleaser
 from framework.store.store import Store
@@ -234,6 +234,27 @@ def test_an_interrupted_run_waits_for_a_process_with_its_plugin(
             state = await runtime.store.load_run(run_id)
             assert (state.status, state.messages[-1].content) == ("completed", "all done")
             assert await reasons(runtime) == {}
+
+    asyncio.run(main())
+
+
+def test_an_interrupted_run_that_cannot_be_left_because_the_store_fails_is_not_kept(
+    tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def fail(*_: object) -> None:
+        raise StoreError("the store is unreachable")
+
+    async def main() -> None:
+        root = shop(tmp_path / "project")
+        run_id = await interrupted(root, file_url)
+        without(root, "plugins/refund.py")
+        async with worker(root, file_url) as (runtime, store):
+            monkeypatch.setattr(store, "release_for_others", fail)
+            await look(runtime)
+            assert store.taken == 1
+            assert [orphan.run_id for orphan in await runtime.orphans()] == [run_id]
 
     asyncio.run(main())
 
