@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(BUDGET, "used >= _WARNING_SHARE * limit", "used > limit", BUDGET_TEST),
     Mutant(
         CALL,
-        "    if run.state.calls[call.id].result is not None:\n        return ()",
+        "    if record.result is not None:\n        return ()",
         "    if False:\n        return ()",
         "engine/runtime/test_crash",
     ),
@@ -63,8 +63,8 @@ MUTANTS = (
     ),
     Mutant(
         GATE,
-        "in_doubt = record.started > 0 and not (tool.idempotent or is_known)",
-        "in_doubt = False",
+        "return record.started > 0 and not (tool.idempotent or is_known)",
+        "return False",
         "engine/runtime/test_resume",
     ),
     Mutant(GATE, '(verdict.kind != "ask" and not in_doubt)', "not in_doubt", POLICY_TEST),
@@ -149,7 +149,7 @@ MUTANTS = (
         "                pass\n",
         "store/test_migrations",
     ),
-    Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/test_outage"),
+    Mutant(RECORD, "row is None or row[:3] != written", "row is None", "store/test_leases"),
     Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),
     Mutant(RECORD, "statements.counters.add(connection, self.uses)", "pass", "engine/runtime/test_shared_budgets"),
     Mutant(LEDGER, "self.calls.get(path, call) is call and self._fits(call):", "True:", LEDGER_TEST),
