@@ -12,7 +12,7 @@ from framework.tools.conditions import has_argument, location_kind
 from framework.tools.tool import Tool, source_of
 from framework.tools.toolset import CLIENT, TOOL_SEARCH, PlacedRule, Toolset, matching_names
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, TemplateRef
+from framework.types.spec import AgentSpec, PlanSettings, TemplateRef
 
 _MAX_OFFERED_TOOLS = 128
 """The limit of OpenAI, and of servers that are compatible with it."""
@@ -41,6 +41,7 @@ def lint(
     yield from _rule_warnings(spec, toolset, unavailable)
     yield from _unused_variables(spec, document, prompts)
     yield from _planner_variables(spec, document, prompts)
+    yield from _unused_plan(spec, document)
 
 
 def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
@@ -50,6 +51,13 @@ def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
         message = "`allow` is empty, so no tool is offered: deny rules only remove tools"
         hint = 'to allow all tools except the denied ones, write `allow: ["*"]`'
         yield document.warning(("skill_policy", "allow"), message, hint=hint, at_key=True)
+
+
+def _unused_plan(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    """Warn about the approval of plans in an agent that writes none."""
+    if spec.executor in ("react", "code") and spec.plan.approval != PlanSettings().approval:
+        message = "`plan.approve` has no effect without a plan: `tools.ask` and `approve_from` ask about single calls"
+        yield document.warning(("plan", "approval"), message, hint="or write `mode: plan`", at_key=True)
 
 
 def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:

@@ -271,6 +271,18 @@ def test_a_condition_that_is_ineffective_is_reported(tmp_path: Path, when: str, 
     assert all(expected in message for _, message in found)
 
 
+@pytest.mark.parametrize(("more", "expected"), [({}, 1), ({"executor": "plan"}, 0), ({"executor": "auto"}, 0)])
+def test_an_approval_of_plans_without_plans_is_reported(tmp_path: Path, more: dict[str, str], expected: int) -> None:
+    found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", plan="{approve: always}", **more)})
+    assert sum("`plan.approve` has no effect" in message for _, message in found) == expected
+
+
+def test_an_absolute_path_of_a_rule_is_reported(tmp_path: Path) -> None:
+    policy = "{deny: [{tool: read_file, when: {path: /private/*}}], allow: [read_file]}"
+    ((_, message),) = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)})
+    assert "an absolute path; write it relative to tools.base_path" in message
+
+
 def test_more_tools_than_providers_accept_are_reported_at_the_allow_list(tmp_path: Path) -> None:
     async def one() -> str:
         """Do something."""
