@@ -36,6 +36,8 @@ MAX_TOKEN_COUNT = 1_000_000_000
 """A larger number in one call is not a token count."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Fields in which servers other than OpenAI's return the model's reasoning."""
+PART_THOUGHTS = "thoughts"
+"""Field for the thoughts that arrived as parts of the content of a streamed message. It is never sent."""
 OPAQUE_FIELDS = (
     "extra_content",
     "reasoning_details",
@@ -54,6 +56,8 @@ CHAT_MEDIA_TYPES = frozenset(
 FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
 """Signature of calls that Gemini did not make: models that think reject calls without one. It is documented in
 https://ai.google.dev/gemini-api/docs/thought-signatures#faqs; like every signature, it is sent in base64."""
+_THOUGHT_PARTS = ("thinking", "reasoning")
+"""Types of parts of a content that are no part of the answer."""
 PARAGRAPH = "\n\n"
 """Between texts of several messages of one response, parts of its reasoning, and texts around tools of the provider."""
 _TICKS_PER_DOLLAR = 10_000_000_000
@@ -278,11 +282,22 @@ def _amount(value: object) -> float | None:
 
 
 def content_text(content: object) -> str:
-    """Return the text of a message's content: a string, a list of parts, or nothing."""
+    """Return the text of a message's content: a string, a list of parts without those of thoughts, or nothing."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, Mapping))
+    shown = (part for part in parts if isinstance(part, Mapping) and part.get("type") not in _THOUGHT_PARTS)
+    return "".join(str(part.get("text") or "") for part in shown)
+
+
+def content_thoughts(content: object) -> str:
+    """Return the thoughts in a content that is a list of parts, as Mistral's and Databricks' models write them."""
+    parts = content if isinstance(content, list) else []
+    thoughts = (part for part in parts if isinstance(part, Mapping) and part.get("type") in _THOUGHT_PARTS)
+    return "".join(
+        content_text(next((part[key] for key in ("thinking", "summary", "text") if part.get(key)), ""))
+        for part in thoughts
+    )
 
 
 def _call_to_chat(call: ToolCall, names: Mapping[str, str]) -> dict[str, Any]:
@@ -326,12 +341,14 @@ def _chat_to_reasoning(chat: Mapping[str, Any], provider: str, source: str) -> R
     field, text = next(((field, text) for field, text in texts if isinstance(text, str) and text), ("", ""))
     if text:
         data["field"] = field
+    else:
+        text = content_thoughts(chat.get("content")) or str(chat.get(PART_THOUGHTS) or "")
     calls = chat.get("tool_calls")
     by_call = [_opaque_of_call(_mapping(call)) for call in calls] if isinstance(calls, list) else []
     of_message = _opaque_fields(chat)
     if of_message or any(by_call):
         data["opaque"] = {"message": of_message, "calls": by_call}
-    if not data:
+    if not data and not text:
         return None
     return Reasoning(text=fix_surrogates(text), provider=provider, data=data | ({"source": source} if source else {}))
 

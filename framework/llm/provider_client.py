@@ -11,7 +11,13 @@ from uuid import uuid4
 
 from framework.llm.capabilities import Capabilities, OpenAIApi, with_cost
 from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest, served_model
-from framework.llm.openai_format import OPAQUE_FIELDS, REASONING_FIELDS, content_text
+from framework.llm.openai_format import (
+    OPAQUE_FIELDS,
+    PART_THOUGHTS,
+    REASONING_FIELDS,
+    content_text,
+    content_thoughts,
+)
 from framework.llm.provider_errors import ProviderErrors, option_secrets
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage, unique_calls
@@ -277,6 +283,9 @@ class StreamAssembler:
         for field, content in delta.items():
             if field in OPAQUE_FIELDS and content:
                 self._opaque.setdefault(field, []).append(content)
+            if field == "content" and isinstance(content, list) and (thoughts := content_thoughts(content)):
+                self._texts.setdefault(PART_THOUGHTS, []).append(thoughts)
+                reasoning = max(reasoning, thoughts, key=len)
             if field not in _TEXTS or not (piece := content_text(content)):
                 continue
             self._texts.setdefault(field, []).append(piece)

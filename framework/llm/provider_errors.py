@@ -419,6 +419,17 @@ def message_in(body: object) -> str:
     return f"{body} ({place})" if place and place not in body else body
 
 
+def is_bare_error(body: Mapping[str, Any]) -> bool:
+    """Return whether a body with status 200, or an event, is an error outside of an `error` object.
+
+    vLLM, FastChat, DashScope and FastAPI send such errors.
+    """
+    if "choices" in body or not body.get("message"):
+        return body.keys() == {"detail"}
+    kind = str(body.get("type") or "")
+    return body.get("object") == "error" or kind.endswith("_error") or ("code" in body and not kind)
+
+
 def _place_in(body: object) -> str:
     """Return where an error is in the request, if it is in a tool: OpenAI's `param`, or the `loc` of a validation."""
     if not isinstance(body, Mapping):

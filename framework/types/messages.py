@@ -275,10 +275,13 @@ def revalidate_call(call: ToolCall) -> ToolCall:
 def parse_call(call_id: str, tool: str, arguments: object) -> ToolCall:
     """Return a call with its arguments parsed strictly: one JSON object, unique keys, finite numbers. Never raises.
 
-    Some servers send an object instead of JSON text, and nothing for a call without arguments; both are accepted.
+    Some servers send an object instead of JSON text, JSON text that is encoded twice, and nothing for a call without
+    arguments; all are accepted.
     """
     try:
         text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+        if text.startswith('"{'):
+            text = json.loads(text)
         return ToolCall(id=call_id, tool=tool, arguments=read_object(text) if text.strip() else {})
     except (ValueError, TypeError) as error:
         return ToolCall(id=call_id, tool=tool, invalid=f"the arguments are not one JSON object: {error}")

@@ -75,6 +75,13 @@ def test_every_json_object_is_parsed_unchanged(arguments: dict[str, Any]) -> Non
 
 
 @cases(100)
+@given(st.dictionaries(text, json_values, max_size=4))
+def test_an_object_that_is_encoded_twice_is_parsed(arguments: dict[str, Any]) -> None:
+    twice = json.dumps(json.dumps(arguments))
+    assert parse_call("c", "f", twice) == ToolCall(id="c", tool="f", arguments=arguments)
+
+
+@cases(100)
 @given(st.dictionaries(text, json_values, min_size=1, max_size=4), st.data())
 def test_a_truncated_object_is_never_accepted(arguments: dict[str, Any], data: st.DataObject) -> None:
     whole = json.dumps(arguments)

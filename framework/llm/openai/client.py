@@ -38,7 +38,7 @@ from framework.llm.provider_client import (
     as_list,
     to_reply,
 )
-from framework.llm.provider_errors import message_in, parse_retry_after
+from framework.llm.provider_errors import is_bare_error, message_in, parse_retry_after
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
 from framework.types.spec import ReasoningLevel
@@ -290,7 +290,7 @@ class OpenAIExchange(ProviderClient, ABC):
         body = as_dict(body)
         answer = body.get(self.answer_field)
         if not isinstance(answer, list) or (self.api == "chat" and not answer):
-            error = body.get("error")
+            error = body.get("error") or (is_bare_error(body) and body)
             raise self._body_error(error) if error else self._errors.empty_answer()
         assembler = self._assembler()
         assembler.set_response(body)
@@ -359,8 +359,12 @@ _FINISH_REASONS: FinishReasons = {
     "function_call": "tool_calls",
     "length": "length",
     "model_length": "length",
+    "max_tokens": "length",
+    "MAX_TOKENS": "length",
+    "tool_use": "tool_calls",
     "content_filter": "content_filter",
     "sensitive": "content_filter",
+    "SAFETY": "content_filter",
     "abort": "error",
     "insufficient_system_resource": "error",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -31,6 +32,7 @@ from openai import (
 
 from framework.llm.http_client import http_client_options
 from framework.llm.provider_client import STREAM_END
+from framework.llm.provider_errors import is_bare_error
 
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _DONE = STREAM_END.encode()
@@ -75,7 +77,7 @@ def _event(data: bytes, response: httpx2.Response) -> Any:
         event = orjson.loads(data)
     except ValueError:
         event = json.loads(data)  # accepts NaN and lone surrogates, which orjson rejects
-    if isinstance(event, dict) and (error := event.get("error")):
+    if isinstance(event, dict) and (error := event.get("error") or (is_bare_error(event) and event)):
         message = error.get("message") if isinstance(error, dict) else None
         text = message if isinstance(message, str) and message else "the stream ended with an error"
         raise APIError(text, response.request, body=error)
@@ -86,7 +88,7 @@ def _data(block: bytes) -> bytes:
     """Return the `data` of an event; nearly all events consist of one such line."""
     if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:
         return block[6:]
-    fields = (line.partition(b":") for line in block.splitlines())
+    fields = (line.partition(b":") for line in block.removeprefix(BOM_UTF8).splitlines())
     return b"\n".join(value.removeprefix(b" ") for name, _, value in fields if name == b"data")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -71,6 +72,11 @@ def failure(answer: Answer, *, stream: bool) -> ModelError:
     assert error.__cause__ is None
     assert error.__context__ is None
     return error
+
+
+def bare(**error: Any) -> Answer:
+    """Return an error with status 200 without an `error` object."""
+    return raw(200, json.dumps(error).encode())
 
 
 @BOTH_WAYS
@@ -269,6 +275,46 @@ def test_calls_under_finish_reason_stop_are_calls() -> None:
 @BOTH_WAYS
 def test_text_cut_by_max_tokens_is_reported(stream: bool) -> None:
     assert reply(says("half an", finish="length"), stream=stream).finish_reason == "length"
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("finish", ["max_tokens", "MAX_TOKENS"])
+def test_text_cut_by_max_tokens_is_reported_in_the_words_of_other_servers(finish: str, stream: bool) -> None:
+    assert reply(says("half an", finish=finish), stream=stream).finish_reason == "length"
+
+
+@BOTH_WAYS
+def test_calls_under_the_finish_reason_of_another_api_are_calls(stream: bool) -> None:
+    answer = reply(calls(("docs__search", {}), finish="tool_use"), stream=stream)
+    assert (answer.finish_reason, len(answer.message.tool_calls)) == ("tool_calls", 1)
+
+
+def test_a_byte_order_mark_does_not_hide_the_first_event() -> None:
+    said = "".join(f"data: {json.dumps(one)}\n\n" for one in (piece(content="first "), piece("stop", content="last")))
+    answer = raw(200, f"\ufeff{said}data: [DONE]\n\n".encode(), "text/event-stream")
+    assert reply(answer, stream=True).message.content == "first last"
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hmm"}], "closed": True},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hmm"}]},
+        {"type": "reasoning", "text": "hmm"},
+    ],
+)
+def test_parts_of_thoughts_are_no_part_of_the_answer(thought: dict[str, Any], stream: bool) -> None:
+    text = {"type": "text", "text": "so"}
+    whole = completion(choices=[{"finish_reason": "stop", "message": {"content": [thought, text]}}])
+    streamed = events(piece(content=[thought]), piece("stop", content=[text]))
+    received, server = ask([streamed if stream else whole], request(stream=stream))
+    assert received[-1].reply is not None
+    message = received[-1].reply.message
+    assert (message.content, message.reasoning and message.reasoning.text) == ("so", "hmm")
+    assert "".join(delta.reasoning for delta in received) == ("hmm" if stream else "")
+    _, server = ask([says("ok")], request(messages=(USER, message, USER)))
+    assert server.requests[0]["messages"][1] == {"role": "assistant", "content": "so"}
 
 
 @BOTH_WAYS
@@ -482,6 +528,11 @@ REJECTED_LOC = (
         (calls(("docs__search", {}), finish="weird"), "unexpected finish_reason: weird$", True),
         (says("x", finish="network_error"), "unexpected finish_reason: network_error$", True),
         (says("x", finish="content_filter"), "refused: ", False),
+        (says("x", finish="SAFETY"), "refused: ", False),
+        (bare(object="error", type="BadRequestError", code=400, message="not today"), "error: not today$", False),
+        (bare(code="InternalError", message="not today", request_id="r"), "error: not today$", True),
+        (bare(type="overloaded_error", message="not today"), "error: not today$", True),
+        (bare(detail="not today"), "error: not today$", True),
         (says("", extra={"refusal": "I will not"}), "refused: I will not", False),
     ],
 )
@@ -490,6 +541,11 @@ def test_each_hazard_is_one_error_with_advice(answer: Answer, says_what: str, re
 
     assert error.retryable is retryable
     assert re.search(says_what, error.message)
+
+
+def test_an_error_event_without_an_error_object_is_an_error() -> None:
+    answer = events(piece(content="ok"), {"object": "error", "message": "out of memory", "code": 507})
+    assert failure(answer, stream=True).message.endswith("the provider reported an error: out of memory")
 
 
 @BOTH_WAYS
