@@ -36,7 +36,7 @@ from framework.llm.provider_client import (
     merge_finish_reason,
     to_reply,
 )
-from framework.llm.provider_errors import message_in, parse_retry_after
+from framework.llm.provider_errors import is_bare_error, message_in, parse_retry_after
 from framework.types.errors import ModelError
 from framework.types.media import MessagePart, TextPart
 from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage, parse_call
@@ -387,6 +387,8 @@ _FINISH_REASONS: FinishReasons = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "tool_calls",
+    "tool_calls": "tool_calls",  # this and `length`: of servers that imitate the API
+    "length": "length",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
@@ -499,7 +501,7 @@ class AnthropicModel(ProviderClient):
         if isinstance(message, str):
             raise self._errors.web_page()
         response = as_dict(message)
-        if response.get("type") == "error":
+        if response.get("type") == "error" or response.get("error") or is_bare_error(response):
             raise self._body_error(response)
         if not isinstance(response.get("content"), list):
             raise self._errors.empty_answer()
@@ -571,10 +573,13 @@ class MessageAssembler:
                 self.is_spliced = bool(self._blocks) and message.get("id") != self.response.get("id")
                 self.response.update(message)
             case "content_block_start":
-                block = self._blocks[index] = as_dict(event.get("content_block"))
-                if self._gap and block.get("type") not in _OWN_BLOCKS:
+                block = self._blocks[index] = dict(as_dict(event.get("content_block")))
+                kind = block.get("type")
+                if self._gap and kind not in _OWN_BLOCKS:
                     self._gap = "due"
-                return Delta()
+                begun = {kind: block.get(kind)} if kind in ("text", "thinking") else {}
+                block.update(dict.fromkeys(begun, ""))
+                return self._add_fragment(index, begun)
             case "content_block_delta":
                 return self._add_fragment(index, as_dict(event.get("delta")))
             case "message_delta":
@@ -594,6 +599,8 @@ class MessageAssembler:
         return [self._merged(index, dict(block)) for index, block in self._blocks.items()]
 
     def _add_fragment(self, index: object, delta: Mapping[str, Any]) -> Delta:
+        if isinstance(arguments := delta.get("partial_json"), Mapping):
+            delta = {"partial_json": json.dumps(arguments)}
         for field in ("text", "thinking", "signature", "partial_json"):
             if isinstance(fragment := delta.get(field), str) and fragment:
                 is_next = field == "thinking" and self._thought_in not in (None, index)

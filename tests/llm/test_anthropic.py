@@ -367,18 +367,63 @@ FOUND = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []
         (["It is 4.", SEARCH, FOUND], "It is 4."),
     ],
 )
-def test_texts_around_a_tool_of_the_provider_are_paragraphs(blocks: list[Any], text: str) -> None:
+@pytest.mark.parametrize("in_start", [False, True])
+def test_texts_around_a_tool_of_the_provider_are_paragraphs(blocks: list[Any], text: str, in_start: bool) -> None:
     assembler, deltas = MessageAssembler(), []
     whole = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
     for index, block in enumerate(whole):
-        begun = {**block, "text": ""} if block["type"] == "text" else block
-        assembler.add_event({"type": "content_block_start", "index": index, "content_block": begun})
-        if block["type"] == "text":
+        begun = {**block, "text": ""} if block["type"] == "text" and not in_start else block
+        start = {"type": "content_block_start", "index": index, "content_block": begun}
+        deltas.append(assembler.add_event(start))
+        if block["type"] == "text" and not in_start:
             delta = {"type": "text_delta", "text": block["text"]}
             deltas.append(assembler.add_event({"type": "content_block_delta", "index": index, "delta": delta}))
     assert content_to_message(whole, {}, stamp="s").content == text
     assert content_to_message(assembler.content(), {}, stamp="s").content == text
     assert "".join(delta.text for delta in deltas if delta) == text
+
+
+def test_arguments_may_arrive_as_an_object() -> None:
+    assembler = MessageAssembler()
+    begun = {"type": "tool_use", "id": "call_1", "name": "c", "input": {}}
+    assembler.add_event({"type": "content_block_start", "index": 0, "content_block": begun})
+    delta = {"type": "input_json_delta", "partial_json": {"q": 1}}
+    assembler.add_event({"type": "content_block_delta", "index": 0, "delta": delta})
+    assert content_to_message(assembler.content(), {}, stamp="s").tool_calls[0].arguments == {"q": 1}
+
+
+def test_thinking_without_text_keeps_its_form() -> None:
+    assembler = MessageAssembler()
+    begun = {"type": "thinking", "thinking": "", "signature": SIGNATURE}
+    assembler.add_event({"type": "content_block_start", "index": 0, "content_block": begun})
+    assert assembler.content() == [begun]
+
+
+def answered(answer: Answer) -> ModelReply:
+    """Return the reply to a request that is not streamed."""
+
+    async def main() -> ModelReply:
+        async with wire_server([answer]) as server:
+            model = ANTHROPIC.model(server.url)
+            try:
+                replies = [delta.reply async for delta in model.stream(ModelRequest((USER,)))]
+            finally:
+                await model.close()
+            assert replies[-1] is not None
+            return replies[-1]
+
+    return asyncio.run(main())
+
+
+def test_a_cut_answer_of_a_server_that_imitates_the_api_is_reported() -> None:
+    cut = {"content": [{"type": "text", "text": "half"}], "stop_reason": "length"}
+    assert answered(raw(200, json.dumps(cut).encode())).finish_reason == "length"
+
+
+@pytest.mark.parametrize("body", [{"error": {"message": "not today"}}, {"error": "not today"}, {"detail": "not today"}])
+def test_an_error_with_status_200_is_quoted(body: Any) -> None:
+    with pytest.raises(ModelError, match="the provider reported an error: not today"):
+        answered(raw(200, json.dumps(body).encode()))
 
 
 def streamed(*ids: str) -> ModelReply:
