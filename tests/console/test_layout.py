@@ -181,6 +181,40 @@ BROKEN = {
 """Style that breaks a page, and what is said of it."""
 
 
+LONG = "a_name_that_is_as_long_as_those_of_real_tools_can_be"
+SQUEEZED = """([column, box]) => {
+    const shown = (selector) => [...document.querySelectorAll(selector)].filter((each) => each.clientWidth);
+    const narrow = shown(column).filter((each) => each.clientWidth < 88).map(() => `narrow ${column}`);
+    return [...narrow, ...shown(box).filter((each) => each.scrollWidth > each.clientWidth).map(() => `cut ${box}`)];
+}"""
+
+
+@pytest.mark.parametrize("width", HEIGHTS)
+def test_a_long_name_squeezes_no_column_and_hides_nothing(tmp_path: Path, width: int) -> None:
+    async def main() -> None:
+        files = {f"agents.d/{LONG}.yaml": agent(LONG, skill_policy='{allow: ["*"]}', model="offline")}
+
+        @tool(name=LONG, risk="low")
+        async def named() -> str:
+            """Do nothing."""
+            return ""
+
+        async with serve_console(tmp_path, files, tools=[named]) as server:
+            run = (await server.runtime.run("hello", agent=LONG, user=f"{LONG}-{LONG}-{LONG}")).run_id
+            for address, column, box in (
+                ("#/runs", ".runs .w", ".wrapper .card"),
+                (f"#/agents/{LONG}", ".pol td.rule", ".scrollx, .cols .card header"),
+                (f"#/config/files/agents.d/{LONG}.yaml", ".chips", ".chips"),
+                (f"#/runs/{run}", ".run-facts", ".run-facts, .run-main"),
+            ):
+                async with open_page(server, address, width=width, height=HEIGHTS[width]) as page:
+                    await page.locator(column).first.wait_for(state="attached")
+                    await settle(page)
+                    assert await page.evaluate(SQUEEZED, [column, box]) == []
+
+    run_in_browser(main())
+
+
 def test_an_element_that_moves_is_cut_or_overlaps_is_found(tmp_path: Path) -> None:
     async def main() -> None:
         store = f"sqlite:///{tmp_path}/state.db"

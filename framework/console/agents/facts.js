@@ -91,7 +91,8 @@ function list(values, at = () => "-", key = (name) => name) {
 /** @param {string} title @param {string | undefined} at @param {any} content */
 function card(title, at, content) {
   if (!content || content.length === 0) return null;
-  return h("section.card", h("header", h("h2.grow", title), at && place(at)), h("div.in", content));
+  const where = at && h("span.cut", place(at));
+  return h("section.card", h("header", h("h2.nw", title), h("span.grow"), where), h("div.in", content));
 }
 
 /** @param {string} name @param {any} value */

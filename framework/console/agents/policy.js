@@ -90,6 +90,6 @@ function rows({ tool, offered, deferred, verdict, rule, reason, place: at, risk,
       h("td", h(`span.status.k-${kind}`, icon(mark, { size: 14 }), word)),
       h("td.sec.rule", line.text, line.reason ? `: ${line.reason}` : null,
         !i && offered && deferred ? h("span.dim", ` · ${t("once a run needs it")}`) : null),
-      h("td", place(line.place)));
+      h("td.cut", place(line.place)));
   });
 }

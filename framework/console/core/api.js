@@ -76,9 +76,9 @@ function forgetHere() {
 /**
  * Template tag: return a path whose values are encoded. Ids are texts of other programs, such as `a#b` or `a/b`.
  * @param {TemplateStringsArray} texts
- * @param {...(string | number | undefined)} values
+ * @param {...any} values
  */
-export const apiPath = (texts, ...values) => String.raw(texts, ...values.map(String).map(encodeURIComponent));
+export const apiPath = (texts, ...values) => String.raw(texts, ...values.map(encodeURIComponent));
 
 /**
  * Send a request to a path below `/agent`.

@@ -5,6 +5,7 @@ import { Component, define, failureNote } from "../core/component.js";
 import { fill, h } from "../core/dom.js";
 import { t } from "../core/i18n.js";
 import { icon } from "../core/icons.js";
+import { live } from "../core/live.js";
 import { go, link, route } from "../core/route.js";
 import { follow } from "../core/stream.js";
 import { argumentText } from "../widgets/json.js";
@@ -105,6 +106,7 @@ class RunPage extends Component {
       this.#showTab(query.get("tab") ?? "");
       this.#draw();
     });
+    this.watch(live, draw); // the live generation is in the label of a button
     this.every(1000, () => isOpen(this.#run) && draw());
     this.addEventListener("toggle", draw, { capture: true, signal: this.stopped }); // a menu was open
   }

@@ -105,7 +105,7 @@ function facts(run) {
       copyButton(trace, t("Copy the trace's id")),
     ],
   ];
-  return found.filter(Boolean).map((item) => h("span.nw", "· ", item));
+  return found.filter(Boolean).map((item) => h("span", "· ", item));
 }
 
 /** @param {Run} run */
