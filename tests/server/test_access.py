@@ -27,6 +27,7 @@ from framework.types.problem import Change, Problem
 from tests.support.api_keys import KEY, OTHER, request_with
 from tests.support.cases import each
 from tests.support.loopback import LOOPBACK
+from tests.support.paths import ROOT
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -282,6 +283,12 @@ def test_a_client_behind_a_local_proxy_is_not_local(still: Served) -> None:
     assert still.request("GET", "/agent/config", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 403
     spoofed = {"x-forwarded-for": "127.0.0.1, 192.0.2.1"}
     assert still.request("GET", "/agent/config", headers=spoofed).status_code == 403
+
+
+def test_addresses_have_the_scheme_that_the_documented_proxy_passes_on(still: Served) -> None:
+    assert "proxy_set_header X-Forwarded-Proto $scheme;" in (ROOT / "docs/serving-operations.md").read_text()
+    card = still.get("/.well-known/agent-card.json", headers={"x-forwarded-proto": "https"})
+    assert [one["url"].partition("://")[0] for one in card["supportedInterfaces"]] == ["https"] * 3
 
 
 def test_a_removed_key_is_rejected_and_its_streams_end(tmp_path: Path) -> None:
