@@ -47,6 +47,7 @@ from framework.telemetry.metrics import ServerMetrics
 from framework.telemetry.setup import Scrape
 from framework.telemetry.spans import apply_inbound
 from framework.types.errors import AgentsdError, IdempotencyConflict, QueueFull, RequestError, StoreError, TriggerPaused
+from framework.types.events import dump_json
 from framework.types.text import bytes_digest, check_json_size, content_digest, read_json
 
 log = logging.getLogger("agentsd.requests")
@@ -342,7 +343,7 @@ def json_response(body: BaseModel, status: int = 200) -> JSONResponse:
 
 def verbatim_response(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response without redaction: for messages, arguments and decisions, which are the caller's own."""
-    return Response(body.model_dump_json(), status, headers, "application/json")
+    return Response(dump_json(body), status, headers, "application/json")
 
 
 def compressed_response(body: BaseModel, request: Request, headers: Mapping[str, str]) -> Response:

@@ -38,7 +38,7 @@ from framework.store.schema import spans as spans_table
 from framework.store.types import ANSWERED_STATUSES, CancelAccepted, CopiedTurn, Signal
 from framework.types.budget import BudgetUse
 from framework.types.errors import RunTaken, StoreError
-from framework.types.events import Event, wire_json
+from framework.types.events import Event, dump_json, wire_json
 from framework.types.report import SpanRecord, Status
 from framework.types.state import RunState
 from framework.types.text import to_sql_text
@@ -357,7 +357,7 @@ class SqlRecord:
         if (summary := state.summary) is not None:
             summary_row = {
                 "conversation": conversation,
-                "text": summary.model_dump_json(),
+                "text": dump_json(summary),
                 "upto": summary.upto,
             }
             connection.execute(self._statements.save_summary, summary_row)

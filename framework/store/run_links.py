@@ -14,6 +14,7 @@ from framework.store.schema import call_counts, case_results, grants, insert_int
 from framework.store.types import CaseResult, GrantQuery
 from framework.types.budget import CallRate
 from framework.types.errors import IdempotencyConflict, RequestError, TriggerBusy, TriggerPaused
+from framework.types.events import dump_json
 from framework.types.grant import Grant
 from framework.types.state import TriggerUse
 from framework.types.text import storable, to_sql_text
@@ -256,7 +257,7 @@ class StoredCaseResults:
                 "id": storable(one.run_id or uuid4().hex),
                 "agent": one.agent,
                 "at": now,
-                "body": to_sql_text(one.model_dump_json(exclude={"at"})),
+                "body": to_sql_text(dump_json(one, exclude={"at"})),
             }
             for one in results
         ]

@@ -32,6 +32,7 @@ from framework.store.schema import (
 )
 from framework.store.types import ANSWERED_STATUSES, OPEN_STATUSES, PREVIEW_CHARS, Blueprint, Conversation
 from framework.types.errors import ConversationBusy, RunNotFound, RunTaken, StoreError
+from framework.types.events import dump_json
 from framework.types.messages import ModelUse
 from framework.types.plan import Plan
 from framework.types.report import SpanRecord
@@ -228,7 +229,7 @@ def _appended(path: str, kind: RowKind, written: list[BaseModel], now: Sequence[
 
 
 def _json(model: BaseModel, **options: Any) -> str:
-    return model.model_dump_json(exclude_defaults=True, **options)
+    return dump_json(model, exclude_defaults=True, **options)
 
 
 MAX_PACKED_CHARS = 2_000_000

@@ -8,8 +8,12 @@ exactly one `StreamEnd`: `RunFinished`, or `RunPaused`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
@@ -17,6 +21,7 @@ from framework.types.plan import PlanChange, PlanStep, Preflight, StepStatus, To
 from framework.types.problem import Change, Problem
 from framework.types.report import IncompleteStep, Status
 from framework.types.state import Confirmation
+from framework.types.text import fix_surrogates
 
 
 class RunEvent(Frozen):
@@ -302,9 +307,23 @@ def wire(event: Event | ConfigReloaded | ConfigRejected) -> dict[str, Any]:
     return {"event": WIRE_NAMES[type(event)], **event.model_dump(mode="json", exclude_none=True)}
 
 
+def dump_json(model: BaseModel, **options: Any) -> str:
+    """Return a model as JSON. Lone surrogates, as in names of files, cannot be encoded: they are replaced.
+
+    Raises:
+        PydanticSerializationError: a value is no JSON data.
+    """
+    try:
+        return model.model_dump_json(**options)
+    except PydanticSerializationError:
+        text = json.dumps(model.model_dump(**options), default=to_jsonable_python, ensure_ascii=False)
+        data = json.loads(fix_surrogates(text), parse_constant=lambda _: None)
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
 def wire_json(event: Event) -> str:
-    """Return the JSON of `wire(event)`, serialized directly by pydantic. It is one line."""
-    return f'{{"event":"{WIRE_NAMES[type(event)]}",{event.model_dump_json(exclude_none=True)[1:]}'
+    """Return the JSON of `wire(event)`, without the detour over Python objects. It is one line."""
+    return f'{{"event":"{WIRE_NAMES[type(event)]}",{dump_json(event, exclude_none=True)[1:]}'
 
 
 def read_event(data: Mapping[str, Any]) -> Event:

@@ -22,7 +22,7 @@ from framework.types.media import (
     is_complete,
     media_type_of,
 )
-from framework.types.text import bytes_digest
+from framework.types.text import bytes_digest, fix_surrogates
 
 _SUPPORTED = "PNG, JPEG, GIF or WebP images, PDF, and WAV, MP3, Ogg or FLAC audio"
 _ALIASES = {
@@ -118,7 +118,7 @@ class File:
             media_type=self.media_type,
             digest=bytes_digest(self.data),
             size=len(self.data),
-            name=self.name,
+            name=fix_surrogates(self.name) if self.name else self.name,
             tokens=estimated_tokens(self.data, self.media_type),
         )
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from examples.scale_demo.postgres import new_database
-from framework import ConfigError, RequestError, Runtime, StoreError, tool
+from framework import ConfigError, File, RequestError, Respond, Runtime, StoreError, ToolContext, tool
 from framework.llm.client import ModelRequest
 from framework.store.store import Store
 from framework.testing import ScriptedModel, Turn, calls
-from framework.types.messages import Message
+from framework.types.messages import Message, Reasoning
 from framework.types.state import RunRequest
+from tests.support.media import png
 from tests.support.projects import agent, write
 from tests.support.waiting import until
 
@@ -306,6 +307,52 @@ def test_a_message_of_ten_megabytes_is_rejected_and_a_result_of_that_size_is_sto
             (made,) = state.calls.values()
             assert made.result is not None
             assert len(made.result.output) == 10_000_000
+
+    asyncio.run(main())
+
+
+HOOK = """
+from framework import hook
+from framework.types.errors import Refused
+
+@hook
+def refuse(context, message):
+    raise Refused("\\ud800")
+"""
+THOUGHT = Message(role="assistant", content="done", reasoning=Reasoning(text="\ud800", data={"part": "\ud83d\ude00"}))
+
+
+@tool(risk="low")
+async def talk(context: ToolContext) -> list[str | File]:
+    """Report, ask and return a file by names that are no valid text, as those of files can be."""
+    assert context.progress is not None
+    await context.progress(0.5, "\ud800")
+    return [await context.ask_human("\ud800", ["yes", "\ud800"]), File.from_bytes(png(), name="\ud800.png")]
+
+
+@pytest.mark.parametrize(
+    ("turns", "hooks", "status"),
+    [
+        ([calls(("talk", {})), "done"], "{}", "completed"),
+        ([THOUGHT], "{}", "completed"),
+        ([], "{before_run: [hooks.refuse]}", "stopped"),
+    ],
+    ids=["tool", "model", "hook"],
+)
+def test_text_that_cannot_be_encoded_ends_no_run(tmp_path: Path, turns: list[Turn], hooks: str, status: str) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", hooks=hooks), "plugins/hooks.py": HOOK})
+
+    async def main() -> None:
+        models = {"scripted": ScriptedModel(*turns)}
+        async with Runtime.open(root, tools=[talk], models=models, store=url_of(root), watch=False) as runtime:
+            result = await runtime.run("go")
+            if result.pending:
+                result = await runtime.resume(result.run_id, {result.pending[0].id: Respond(text="yes")})
+            assert result.status == status
+            stored = await runtime.store.load_run(result.run_id)
+            assert (stored.status, stored.output) == (status, result.output)
+            stored.model_dump_json()
+            assert [event["seq"] for event in await runtime.store.events(result.run_id)]
 
     asyncio.run(main())
 

@@ -28,6 +28,7 @@ from framework.types.budget import BudgetUse
 from framework.types.events import ContentReceived, Event, RunEvent, Thought, Warned
 from framework.types.report import SpanRecord
 from framework.types.state import OutputT, RunResult, RunState
+from framework.types.text import fix_surrogates
 
 TextKind = type[ContentReceived] | type[Thought]
 """Kind of text that arrives in deltas."""
@@ -628,4 +629,5 @@ async def _wait_shielded(task: asyncio.Future[None]) -> None:
 def next_event(root: RunState, event: type[RunEvent], **payload: Any) -> Event:
     """Return the next event of a root run or one of its sub-runs, with its sequence number."""
     root.seq += 1
+    payload = {key: fix_surrogates(value) if isinstance(value, str) else value for key, value in payload.items()}
     return event(run_id=root.run_id, seq=root.seq, generation=root.generation, **payload)  # type: ignore[return-value]  # every RunEvent is an Event

@@ -53,7 +53,7 @@ from framework.types.report import MAX_WARNINGS_PER_CODE, WARNINGS, ErrorInfo, R
 from framework.types.spec import HookPlace
 from framework.types.spec import Protocol as ToolProtocol
 from framework.types.state import Confirmation, Decision, RunState
-from framework.types.text import content_digest, did_you_mean
+from framework.types.text import content_digest, did_you_mean, fix_surrogates
 
 if TYPE_CHECKING:
     from framework.store.notes import Notes
@@ -728,7 +728,7 @@ class RunContext(ABC):
     def end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
         """Set in the state how the run ends."""
         state = self.state
-        state.finish_reason, state.output = finish_reason, output
+        state.finish_reason, state.output = finish_reason, fix_surrogates(output)
         status = getattr(error, "http_status", 500)
         state.status = outcome_for(finish_reason, status).status
         state.error = state.stopped_by = None
