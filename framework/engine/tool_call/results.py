@@ -706,7 +706,7 @@ def _replacement(hook: Extension, result: ToolResult, returned: Any) -> ToolResu
         return result
     if not isinstance(returned, ToolResult):
         raise Refused(f"hook {hook.name} returned {type(returned).__name__}; expected ToolResult or None")
-    return returned.model_copy(update={"output": to_json(returned.output)})
+    return returned.model_copy(update={"output": to_json(returned.output), "metadata": to_json(returned.metadata)})
 
 
 async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: Any) -> Any:

@@ -44,7 +44,8 @@ def text(context, call, result):
 
 @hook
 def odd(context, call, result):
-    return ToolResult(status="success", output={"when": object, "half": "\\ud800"})
+    data = {"when": object, "half": "\\ud800"}
+    return ToolResult(status="success", output=data, metadata=data)
 
 @hook
 def half(context, output):
