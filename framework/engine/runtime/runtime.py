@@ -503,6 +503,7 @@ class Runtime:
             What happened: `cancelled`; `running` or `queued` if its process has accepted the request, so that the run
             ends as `cancelled`, unless it fails; or the status of a run that had ended before.
         """
+        self._require_own_loop()
         return await self._resumer.cancel(run_id, self._caller(user, tenant))
 
     async def fork(

@@ -83,6 +83,7 @@ def test_a_runtime_of_an_ended_event_loop_says_so(project: Path) -> None:
         lambda: runtime.resume("run", {}),
         lambda: runtime.decide("run", {}),
         lambda: runtime.result("run"),
+        lambda: runtime.cancel("run"),
         runtime.start_queued,
     ):
         asyncio.run(used(call))
