@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies
 
 from framework.llm.capabilities import OpenAIApi
@@ -109,9 +109,10 @@ _STATUS_BY_CODE = {
     "model_not_found": 404,
     "context_length_exceeded": 400,
     "invalid_prompt": 400,
+    "invalid_request_error": 400,
     "data_residency_mismatch": 400,
 }
-"""Error codes inside streams, mapped to the HTTP status of the same error outside a stream."""
+"""Error codes, or types, inside streams, mapped to the HTTP status of the same error outside a stream."""
 
 
 class ProviderErrors:
@@ -142,7 +143,7 @@ class ProviderErrors:
         self._name = name
         self._api = api
         self._credential = credential
-        patterns = [_pattern_of(secret) for secret in (api_key, *secrets) if secret]
+        patterns = [_pattern_of(secret) for secret in (api_key, unquote(url.password or ""), *secrets) if secret]
         self._key = re.compile("|".join(patterns)) if patterns else None
         self._path_hint = f" (most end with {usual_path})" if base_url and usual_path not in url.path else ""
         # Without the user, the password and the query, which may contain a key.
@@ -274,6 +275,8 @@ class ProviderErrors:
         if _BAD_CALL.search(f"{code} {message}"):
             return self.bad_call(message)
         status = _STATUS_BY_CODE.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
+        if isinstance(code, str) and re.fullmatch(r"[45]\d\d", code):
+            status = int(code)
         is_permanent = 400 <= status < 500 and status not in _RETRYABLE
         if code == "context_length_exceeded" or (status in (0, 400, 500) and _TOO_LONG.search(message)):
             return self._too_long(status or 400, message).of_type(str(status or 400))
@@ -405,7 +408,7 @@ def message_in(body: object) -> str:
 
     OpenRouter's "Provider returned error" is followed by the provider's own text.
     """
-    for key in (0, "error", 0):
+    for key in (0, "error", "errors", 0):
         body = _inner(body, key)
     raw = _inner(_inner(body, "metadata"), "raw") if isinstance(body, Mapping) and "metadata" in body else None
     place = ""

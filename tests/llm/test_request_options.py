@@ -72,11 +72,18 @@ def test_fields_and_headers_are_added_to_each_request(form: Format, stream: bool
 
 
 @EVERY_API
-def test_an_error_that_repeats_an_option_is_masked(form: Format) -> None:
+@pytest.mark.parametrize(
+    ("login", "options"),
+    [
+        ("", {"headers": {"X-Team": f"Bearer {TOKEN}"}, "extra_body": {"own": {"a": [f"Bearer {TOKEN}-long"]}}}),
+        (f"user:{TOKEN.replace('-', '%2D')}@", {}),
+    ],
+)
+def test_an_error_that_repeats_an_option_is_masked(form: Format, login: str, options: dict[str, Any]) -> None:
     async def run() -> ModelError:
-        long = {"own": {"a": [f"Bearer {TOKEN}-long"]}}
-        async with wire_server([form.failed(400, f"unknown team {TOKEN} with Bearer {TOKEN}-long")]) as server:
-            model = form.model(server.url, headers={"X-Team": f"Bearer {TOKEN}"}, extra_body=long)
+        said = f"unknown team {TOKEN} with Bearer {TOKEN}-long" if options else f"user and {TOKEN} do not match"
+        async with wire_server([form.failed(400, said)]) as server:
+            model = form.model(server.url.replace("://", f"://{login}"), **options)
             with pytest.raises(ModelError) as caught:
                 async for _ in model.stream(ModelRequest(messages=ASK)):
                     pass

@@ -349,7 +349,7 @@ class OpenAIExchange(ProviderClient, ABC):
         return None if isinstance(error, APIConnectionError) else self._body_error(error.body, error.message)
 
     def _body_error(self, body: object, message: str = "") -> ModelError:
-        code = body.get("code") if isinstance(body, Mapping) else None
+        code = (body.get("code") or body.get("type")) if isinstance(body, Mapping) else None
         return self._errors.from_body(message_in(body) or message, code=code)
 
 

@@ -533,6 +533,10 @@ REJECTED_LOC = (
         (bare(code="InternalError", message="not today", request_id="r"), "error: not today$", True),
         (bare(type="overloaded_error", message="not today"), "error: not today$", True),
         (bare(detail="not today"), "error: not today$", True),
+        (bare(error={"message": "not today", "code": "400"}), "error: not today$", False),
+        (bare(error={"message": "not today", "type": "invalid_request_error"}), "error: not today$", False),
+        (bare(error={"message": "not today", "code": "503"}), "error: not today$", True),
+        (raw(400, b'{"errors": [{"message": "not today", "code": 7003}]}'), r"rejected \(400\): not today$", False),
         (says("", extra={"refusal": "I will not"}), "refused: I will not", False),
     ],
 )
