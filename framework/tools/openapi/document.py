@@ -419,8 +419,17 @@ class SchemaCopies:
             return {"$ref": f"#/$defs/{self._name(reference)}"}
         copy = dict(_own_keywords(node)) | dict(self._inner(node, references, depth + 1))
         copy |= {key: self._plain(node[key], depth) for key in _VALUES if key in copy}
-        settable = _without_read_only(copy, as_mapping(node.get("properties")))
+        settable = _without_read_only(copy, as_mapping(node.get("properties")), self._read_only(node, depth))
         return _with_null(settable) if node.get("nullable") is True else settable
+
+    def _read_only(self, node: Mapping[str, Any], depth: int) -> set[str]:
+        """Return the properties that only responses have, also those of the schemas that a schema extends."""
+        names = {name for name, entry in as_mapping(node.get("properties")).items() if _is_read_only(entry)}
+        for part in as_sequence(node.get("allOf")) if depth <= MAX_SCHEMA_DEPTH else ():
+            self._count()
+            if isinstance(part, Mapping):
+                names |= self._read_only(self._document.followed(part), depth + 1)
+        return names
 
     def _inner(self, node: Mapping[str, Any], references: dict[str, None], depth: int) -> Iterator[tuple[str, Any]]:
         """Yield copies of the keywords that contain schemas."""
@@ -435,14 +444,25 @@ class SchemaCopies:
                 yield key, self._copy(part, references, depth)
 
 
-def _without_read_only(copy: dict[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema without the properties that only responses have."""
-    hidden = {name for name, entry in properties.items() if as_mapping(entry).get("readOnly") is True}
-    if not hidden:
+def _is_read_only(entry: Any) -> bool:
+    return as_mapping(entry).get("readOnly") is True
+
+
+def _without_read_only(copy: dict[str, Any], properties: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """Return a schema without its properties that only responses have; none of `names` is required."""
+    if not names:
         return copy
-    kept = {name: value for name, value in copy["properties"].items() if name not in hidden}
-    required = {"required": [name for name in copy["required"] if name not in hidden]} if "required" in copy else {}
-    return {**copy, "properties": kept, **required}
+    kept: dict[str, Any] = {}
+    if "properties" in copy:
+        hidden = {name for name, entry in properties.items() if _is_read_only(entry)}
+        kept["properties"] = {name: value for name, value in copy["properties"].items() if name not in hidden}
+    if "required" in copy:
+        kept["required"] = [name for name in copy["required"] if name not in names]
+    if "allOf" in copy:
+        kept["allOf"] = [
+            _without_read_only(part, {}, names) if isinstance(part, dict) else part for part in copy["allOf"]
+        ]
+    return {**copy, **kept}
 
 
 def _own_keywords(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -493,9 +513,10 @@ def _is_number(value: Any) -> bool:
 
 def _with_null(copy: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that allows null, too: OpenAPI 3.0's `nullable`."""
-    if isinstance(kind := copy.get("type"), str):
+    is_composed = any(key in copy for key in _SCHEMA_LISTS)
+    if isinstance(kind := copy.get("type"), str) and not is_composed:
         choices = {"enum": [*copy["enum"], None]} if "enum" in copy and None not in copy["enum"] else {}
         return {**copy, "type": [kind, "null"], **choices}
-    if "type" in copy or not any(key in copy for key in (*_SCHEMA_LISTS, "enum", "const")):
+    if not (is_composed or ("type" not in copy and copy.keys() & {"enum", "const"})):
         return copy
     return {"anyOf": [copy, {"type": "null"}]}

@@ -122,6 +122,27 @@ def test_schemas_are_those_of_json_schema_2020() -> None:
     }
 
 
+def test_a_request_needs_no_read_only_property_of_a_schema_that_it_extends() -> None:
+    base = {"type": "object", "required": ["kind", "id"], "properties": {"id": {"readOnly": True}, "kind": {}}}
+    cat = {"allOf": [{"$ref": "#/components/schemas/Base"}, {"required": ["id", "lives"]}, True], "required": ["id"]}
+    document = {
+        "openapi": "3.0.0",
+        "paths": {"/x": {"post": body({"$ref": "#/components/schemas/Cat"})}},
+        "components": {"schemas": {"Base": base, "Cat": cat}},
+    }
+    assert read(document).found[0].schema["$defs"] == {
+        "Base": {"type": "object", "required": ["kind"], "properties": {"kind": {}}},
+        "Cat": {"allOf": [{"$ref": "#/$defs/Base"}, {"required": ["lives"]}, True], "required": []},
+    }
+
+
+def test_a_nullable_schema_that_extends_another_one_allows_null() -> None:
+    schema = {"type": "object", "nullable": True, "allOf": [{"type": "object"}]}
+    (operation,) = read({"openapi": "3.0.0", "paths": {"/x": {"post": body(schema)}}}).found
+    plain = {"type": "object", "allOf": [{"type": "object"}]}
+    assert operation.schema["properties"]["body"] == {"anyOf": [plain, {"type": "null"}]}
+
+
 def test_operations_are_chosen_by_id_name_or_method_and_path() -> None:
     document = paths(a={"operationId": "pets/list"}, b={}, c={"operationId": "old", "deprecated": True})
     chosen = {
