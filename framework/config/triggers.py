@@ -35,7 +35,7 @@ from framework.config.yaml.parse import (
     sort_problems,
     validation_problems,
 )
-from framework.tools.conditions import NOT_AN_OBJECT, condition_matches, values_at
+from framework.tools.conditions import CONDITION_FORMS, NOT_AN_OBJECT, condition_matches, operator_fault, values_at
 from framework.types.errors import RequestError
 from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.problem import Change, Problem
@@ -424,6 +424,11 @@ def _faults(document: Document, agents: set[str], invalid: Sequence[KeyPath]) ->
         yield document.problem(("agent",), f"there is no agent {agent!r}{did_you_mean(agent, sorted(agents))}")
     yield from _cron_faults(text("cron"), text("timezone"), document)
     kind = "webhook" if document.data.get("webhook") is not None else "cron"
+    conditions = get_dotted(document.data, "webhook.when")
+    for name, condition in conditions.items() if isinstance(conditions, dict) else ():
+        if isinstance(condition, str) and (fault := operator_fault(condition)):
+            message = f"the condition {condition!r} on {name!r} {fault}"
+            yield document.problem(("webhook", "when", name), message, hint=CONDITION_FORMS)
     environment = _environment(is_untrusted=False)
     for where in (("message",), ("webhook", "message"), ("webhook", "dedupe")):
         if (template := text(*where)) is None:

@@ -325,6 +325,7 @@ _COMPARED_NUMBER = re.compile(
 """A number as people write it: with an operator in any spelling, thousands separators, a currency or a unit."""
 _COMPARED_TEXT = re.compile(r"(?P<sign>===?|!==|=!|<>|≠|[=!](?=\s))\s*(?P<text>\S.*)")
 """A text with an operator of another language."""
+_NO_NUMBER = "does not compare with a number"
 _MAX_CHARS_READ = 100
 """Length up to which a condition is searched for what it may have meant."""
 _MAX_FILLED = 3_000
@@ -438,16 +439,24 @@ def _fault(tool: Tool, name: str, condition: Condition) -> str | None:
     return f"{what} can never be met: {tool.name} takes {described} there"
 
 
+def operator_fault(condition: str) -> str | None:
+    """Return what is wrong with the operator of a condition on a text or on a value of any type, or None."""
+    sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
+    if sign is not None:
+        return None if _is_finite(condition.removeprefix(sign)) else _NO_NUMBER
+    return "has no known operator" if _is_misspelt(condition) else None
+
+
 def _text_fault(tool: Tool, name: str, condition: str, kinds: Collection[str]) -> str | None:
     """Return what is wrong with the operator or pattern of a condition, whatever values there are; None if nothing."""
-    sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
-    if sign is not None and not _is_finite(condition.removeprefix(sign)):
-        return "does not compare with a number"
+    fault = operator_fault(condition)
+    if fault == _NO_NUMBER or (fault and "string" in kinds):
+        return fault
     if location_kind(tool, name) == "path" and not tool.is_external:
         pattern = condition[2:].strip() if condition.startswith("!=") else condition
-        if fault := file_pattern_fault(pattern):
-            return f"matches no path: {fault}"
-    return "has no known operator" if "string" in kinds and _is_misspelt(condition) else None
+        if pattern_fault := file_pattern_fault(pattern):
+            return f"matches no path: {pattern_fault}"
+    return None
 
 
 def _schemas(tool: Tool, name: str) -> Sequence[Mapping[str, Any]] | None:

@@ -82,7 +82,9 @@ class McpServer(Frozen):
     """HTTP headers sent with every request to `url`."""
     auth: ServerAuth | None = None
     """Login at `url`. A run that lacks it pauses until someone has logged in."""
-    tools: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    tools: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(min_length=1)
+    ] = ()
     """Globs of the server's tools to use, by their names on the server. Default: all, at most 1000."""
     risk: Risk | None = None
     """Risk of all tools of the server. Default: by the tool's hints, `high` if destructive, `low` if read-only, else

@@ -96,6 +96,11 @@ def test_the_last_time_is_the_one_before_the_next_from_any_start(
         ("webhook: {verify: github, secret: short}", "4:35: a secret needs at least 8 characters"),
         ("webhook: {verify: github, secret: '${NO_SUCH_SECRET}'}", "4:35: the variable NO_SUCH_SECRET is not set"),
         ("webhook: {verify: github}", "4:1: the key 'secret' is missing"),
+        ("tenant:\ncron: '0 9 * * *'", "4:8: the key 'tenant' has no value"),
+        (
+            "webhook: {verify: github, secret: 12345678x, when: {amount: '=> 5'}}",
+            "4:61: the condition '=> 5' on 'amount' has no known operator",
+        ),
     ],
 )
 def test_a_file_that_is_invalid_is_reported_with_its_line_and_breaks_nothing(

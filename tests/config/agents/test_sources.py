@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from framework import Runtime, events, tool
+from framework.config.agents.toolbox import read_sources
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
+from framework.config.yaml.parse import ParseError
 from framework.testing import ScriptedModel, calls
 from framework.tools.remote_sources import SkillSource
 from tests.support.commands import agentsd, agentsd_process
@@ -578,3 +580,14 @@ def test_check_and_explain_do_not_connect_and_list_does(tmp_path: Path) -> None:
     assert "mcp." not in agentsd("tools", "list", "--offline", cwd=root).stdout
     called = agentsd("tools", "call", "mcp.docs.echo", '{"n": 1}', "-a", "a", cwd=root)
     assert (called.returncode, called.stdout) == (0, '{"n": 1}\n'), called.stderr
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [("tools: []", "at least 1 item"), ("risk: ", "the key 'risk' has no value")],
+    ids=["no tools", "no risk"],
+)
+def test_an_empty_value_of_a_server_is_not_its_default(entry: str, message: str) -> None:
+    source = f"version: 1\nmcp_servers:\n  docs:\n    command: [docs]\n    {entry}\n"
+    with pytest.raises(ParseError, match=message):
+        list(read_sources("plugins/servers.yaml", source.encode(), {}))
