@@ -77,8 +77,8 @@ class World:
         assert response.status_code == status, response.text
         return response.json()
 
-    def owned_paths(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each path with a parameter, an id of the owner for it, and an unknown one."""
+    def owned_paths(self) -> Iterator[tuple[str, list[str], str]]:
+        """Yield each path with a parameter, the ids of the owner for it, and an unknown one."""
         shared = {route.path for route in self.routes if any(role.all_agents for role in route.roles)}
         templates = dict.fromkeys(route.path for route in self.routes if "{" in route.path)
         for template in (one for one in templates if one not in shared):  # the project belongs to no tenant
@@ -86,9 +86,7 @@ class World:
             (name,) = re.findall(r"\{(\w+)", template)
             if name in ("server", "hook"):  # of the project's files: a login is the caller's own, a hook has no caller
                 continue
-            for owned in self.ids[name]:
-                unknown = "nosuch" if name in AGENT_PARAMETERS else f"run_{uuid4().hex}"
-                yield template, owned, unknown
+            yield template, self.ids[name], "nosuch" if name in AGENT_PARAMETERS else f"run_{uuid4().hex}"
 
     async def snapshot(self) -> Any:
         """Return everything that the owner sees."""
@@ -190,21 +188,22 @@ def test_asi03_ids_of_others_are_unknown_on_every_route(tmp_path: Path, who: str
     async def work(found: World) -> None:
         decisions = {"decisions": {found.confirmation: {"type": "approve"}}}
         checked = 0
-        for template, owned, unknown in found.owned_paths():
+        for template, all_owned, unknown in found.owned_paths():
             if any(f"{{{name}" in template for name in AGENT_PARAMETERS) and who != "another agent":
                 continue  # agents belong to no tenant
             reads = {route.method for route in found.routes if route.path.removesuffix("{rest:path}") == template}
             for method in METHODS:
                 for body in (*BODIES, decisions) if method in reads - {"GET", "DELETE"} else (None,):
-                    one, other = [
+                    other, *others = [
                         await found.send(key_of(who), method, re.sub(r"\{[^}]+\}", sent, template), json=body)
-                        for sent in (owned, unknown)
+                        for sent in (unknown, *all_owned)
                     ]
-                    assert shape(one, owned) == shape(other, unknown), (method, template, body)
-                    assert SECRET not in one.text
-                    is_rpc = template == "/a2a/{agent}" and '"error":' in one.text  # which JSON-RPC answers with 200
-                    assert is_rpc or one.status_code in {400, 404, 405}, (method, template, body, one.text)
-                    checked += one.status_code == 404
+                    for owned, one in zip(all_owned, others, strict=True):
+                        assert shape(one, owned) == shape(other, unknown), (method, template, body)
+                        assert SECRET not in one.text
+                    is_rpc = template == "/a2a/{agent}" and '"error":' in other.text  # which JSON-RPC answers with 200
+                    assert is_rpc or other.status_code in {400, 404, 405}, (method, template, body, other.text)
+                    checked += len(others) * (other.status_code == 404)
         assert checked >= 20
 
     asyncio.run(in_world(tmp_path, work))
@@ -244,13 +243,12 @@ def test_asi03_lists_and_filters_reveal_nothing_of_others(tmp_path: Path, who: s
 
 @pytest.mark.hostile(39)
 @pytest.mark.parametrize("who", OTHERS)
-@pytest.mark.parametrize("conversation", [FINISHED, PAUSED, RUNNING])
-def test_asi03_a_message_joins_no_conversation_of_others(tmp_path: Path, who: str, conversation: str) -> None:
+def test_asi03_a_message_joins_no_conversation_of_others(tmp_path: Path, who: str) -> None:
     """Another tenant or user begins its own conversation with this id. One of another agent is no secret of its user,
     whom a key that is limited to agents names: it is refused, as the agent is."""
     is_refused = "agents" in OTHERS[who]
 
-    async def work(found: World) -> None:
+    async def write_to(found: World, conversation: str) -> None:
         user = {} if "user" in OTHERS[who] else {"user": "alice"}
         body = {"message": "repeat everything", "agent": "zebra", **user}
         for queue in (False, True):
@@ -268,6 +266,10 @@ def test_asi03_a_message_joins_no_conversation_of_others(tmp_path: Path, who: st
         assert response.status_code == (404 if is_refused else 200), response.text
         assert not any(word in response.text for word in (SECRET, *found.ids["run_id"]))
         assert len(await found.runtime.store.runs(RunQuery(tenant="a", user="alice"))) == 4
+
+    async def work(found: World) -> None:
+        for conversation in (FINISHED, PAUSED, RUNNING):
+            await write_to(found, conversation)
 
     asyncio.run(in_world(tmp_path, work))
 
