@@ -88,6 +88,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return a project with the agents, files and conversations that the docs name, and the id of its last run."""
     root = tmp_path_factory.mktemp("docs")
     copy_starter(root)
+    for cases in (root / "agents.d").glob("*.test.yaml"):
+        cases.unlink()  # tests/cli/test_test.py runs them
     policy = "{allow: [calculator, 'orders.*'], ask: [echo]}"
     own = {"model": "offline", "skill_policy": policy}
     files = {f"agents.d/{name}.yaml": agent(name, **own) for name in ("support", "billing")}

@@ -17,7 +17,6 @@ from aiohttp import web
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
-from openai.types.chat.chat_completion_chunk import ChatCompletionChunk
 
 from tests.support.peers import Peer, peer_of
 
@@ -327,7 +326,7 @@ def chunks(answer: Answer, body: dict[str, Any]) -> list[str]:
         pieces.append(piece(choice.finish_reason))
     if body.get("stream_options", {}).get("include_usage") and answer.completion.usage:
         pieces.append({**piece(), "choices": [], "usage": answer.completion.usage.to_dict()})
-    return [ChatCompletionChunk.construct(**data).to_json(indent=None, warnings=False) for data in pieces]
+    return [json.dumps(data, ensure_ascii=False, separators=(",", ":")) for data in pieces]
 
 
 def _call_pieces(place: int, call: dict[str, Any], indexed: bool) -> list[dict[str, Any]]:
