@@ -74,7 +74,7 @@ def test_each_time_and_each_delivery_makes_one_run_under_kills(tmp_path: Path, n
             minute += 1
             now.value = lives.BEGIN + 60 * minute + 0.5
             for _ in range(min(2, KILLS - kills)):
-                await asyncio.sleep(random.random() * 0.15)
+                await asyncio.sleep(random.random() * 0.15)  # so that the kill comes at any point of the work
                 victim = random.randrange(2)
                 processes[victim].kill()
                 processes[victim].join()
@@ -226,7 +226,7 @@ class Office:
 
     async def kill_soon(self) -> None:
         """Kill one of the processes while it starts, finds what is due, or does it, and start it again."""
-        await asyncio.sleep(self.random.random() * 1.5)
+        await asyncio.sleep(self.random.random() * 1.5)  # so that the kill comes at any point of the work
         name = self.random.choice([*self.processes])
         self.kill(name)
         self.kills += 1
@@ -242,7 +242,7 @@ class Office:
                     answer = await http.post(url, content=body, headers=headers)
                     assert answer.status_code == 202, answer.text
                     return str(answer.json()["run_id"])
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # the server is started again
 
 
 def some_plan(random: Random) -> list[tuple[str, float]]:

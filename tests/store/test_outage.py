@@ -187,7 +187,7 @@ async def converse(runtime: Runtime, name: str, turns: int) -> None:
             else:
                 return
         except StoreError:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the server is away for a moment
 
 
 @pytest.mark.parametrize("retry_seconds", [0, 15])

@@ -12,6 +12,7 @@ from framework.store.store import Store
 from framework.store.types import OPEN_STATUSES, RunQuery
 from framework.testing import ScriptedModel, Turn, calls
 from tests.support.projects import agent, write
+from tests.support.waiting import until
 
 INNOCENT = 4
 """Number of runs beside the one that ends its processes."""
@@ -40,15 +41,13 @@ def _tools(log: Path) -> list[Tool]:
     async def work() -> str:
         """Take so long that the first processes end meanwhile."""
         begun.append("work")
-        while ends(log) < 3:  # noqa: ASYNC110 - another process writes it
-            await asyncio.sleep(0.01)
+        await until(lambda: ends(log) >= 3, "three processes have ended")
         return "done"
 
     @tool(risk="low", idempotent=True)
     async def crash() -> str:
         """End the process: at first beside all other runs."""
-        while ends(log) < 2 and len(begun) < INNOCENT:  # noqa: ASYNC110 - the tool above appends
-            await asyncio.sleep(0.01)
+        await until(lambda: ends(log) >= 2 or len(begun) >= INNOCENT, "all other runs have begun")
         with log.open("a", encoding="utf-8") as file:
             file.write("end\n")
         os._exit(1)
@@ -69,5 +68,5 @@ async def _live(url: str, root: Path, log: Path, is_first: bool) -> None:
             await runtime.submit(message)
         while await store.runs(RunQuery(statuses=OPEN_STATUSES)):
             await runtime.sweep()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # between two sweeps, the runs go on
     await store.close()

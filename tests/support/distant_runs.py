@@ -118,4 +118,4 @@ async def _execute(url: str, root: Path, text: str, lease: float, renewal: float
 async def _resume(runtime: Runtime) -> None:
     while True:
         await runtime.resume_orphans()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # as a server, which looks for them now and then

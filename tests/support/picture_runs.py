@@ -39,7 +39,7 @@ class HouseModel(ScriptedModel):
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Reply after the latency of a small model."""
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # seen in the picture
         async for delta in super().stream(request):
             reply = delta.reply
             if reply is not None:
@@ -50,7 +50,7 @@ class HouseModel(ScriptedModel):
 @tool(risk="low")
 async def orders(week: int) -> str:
     """List the orders of a week."""
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # seen in the picture
     return f"week {week}: 12 orders, 3 late"
 
 

@@ -98,5 +98,5 @@ async def _work(url: str, root: Path, log: Path, events: Connection) -> None:
         while not events.poll():
             await runtime.start_queued()
             await runtime.resume_orphans()
-            await asyncio.sleep(0.04)
+            await asyncio.sleep(0.04)  # as a worker, which looks for runs now and then
     await store.close()

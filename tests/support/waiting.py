@@ -12,7 +12,7 @@ from framework.store.store import Store
 from framework.types.report import Status
 from framework.types.state import RunState
 
-PATIENCE = 45.0
+PATIENCE = 60.0
 """Seconds after which a wait fails: on a loaded machine, it takes many times as long as on an idle one."""
 PAUSE = 0.01
 """Seconds between two looks."""

@@ -437,7 +437,7 @@ class Slow:
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         if self.signs:
             yield Delta()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # longer than the timeout of the tests
         yield Delta(reply=ModelReply(Message(role="assistant", content="done"), "stop", Usage()))
 
     async def close(self) -> None:
