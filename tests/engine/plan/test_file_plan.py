@@ -167,7 +167,7 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_step(tmp_path: Path, whe
     assert office.log == ["mail desk"]
 
 
-@pytest.mark.parametrize("count", [0, 20, 21, 1_000_000])
+@pytest.mark.parametrize("count", [0, 20, 21, 100_000])
 def test_a_loop_is_bounded_before_its_first_call(tmp_path: Path, count: int) -> None:
     sent: list[str] = []
 

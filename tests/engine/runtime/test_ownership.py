@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from framework import Approve, Runtime, ToolContext, tool
-from framework.testing import ScriptedModel, calls
+from framework.llm.client import ModelRequest
+from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import RunNotFound
 from tests.support.projects import agent, write
 
@@ -44,30 +45,29 @@ def opened(root: Path, store: str, model: ScriptedModel, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("owner", USERS)
-@pytest.mark.parametrize("caller", USERS)
-def test_asi03_only_the_owner_continues_a_conversation_and_its_session(
-    tmp_path: Path, owner: dict[str, Any], caller: dict[str, Any]
-) -> None:
+def test_asi03_only_the_owner_continues_a_conversation_and_its_session(tmp_path: Path, owner: dict[str, Any]) -> None:
+    def remember_it(request: ModelRequest) -> Turn:
+        last = request.messages[-1]
+        return calls(("remember", {"value": last.content})) if last.role == "user" else "ok"
+
     async def main() -> None:
-        model = ScriptedModel(calls(("remember", {"value": "secret"})), "ok", calls(("remember", {"value": "x"})), "ok")
-        async with opened(tmp_path, "sqlite:///s.db", model) as runtime:
-            await runtime.run("keep this", conversation="c", **owner)
-            result = await runtime.run("and?", conversation="c", **caller)  # each user has a conversation "c"
-            assert [call.result for call in result.tool_calls] == ["secret" if caller == owner else "nothing"]
+        async with opened(tmp_path, "sqlite:///s.db", ScriptedModel(script=remember_it)) as runtime:
+            for number, caller in enumerate(USERS):
+                await runtime.run("secret", conversation=f"c{number}", **owner)
+                result = await runtime.run("and?", conversation=f"c{number}", **caller)  # each user has one of this id
+                found = [call.result for call in result.tool_calls]
+                assert found == ["secret" if caller == owner else "nothing"], caller
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("owner", USERS)
-@pytest.mark.parametrize("caller", USERS)
-def test_asi03_only_the_owner_reads_resumes_and_cancels_a_run(
-    tmp_path: Path, owner: dict[str, Any], caller: dict[str, Any]
-) -> None:
+def test_asi03_only_the_owner_reads_resumes_and_cancels_a_run(tmp_path: Path, owner: dict[str, Any]) -> None:
     async def main() -> None:
         async with opened(tmp_path, "sqlite:///s.db", ScriptedModel(calls(("act", {})), "ok")) as runtime:
             run = await runtime.run("go", **owner)
             decisions = {run.pending[0].id: Approve()}
-            if caller != owner:
+            for caller in [one for one in USERS if one != owner]:
                 for attempt in (runtime.pending(run.run_id, **caller), runtime.resume(run.run_id, decisions, **caller)):
                     with pytest.raises(RunNotFound):
                         await attempt
