@@ -28,6 +28,8 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import IO, Any, Self
 
+from pydantic import BaseModel
+
 from framework.cli.main import main
 from framework.config.schema import SCHEMAS, ProjectNames
 from tests.support.paths import ROOT
@@ -266,13 +268,27 @@ def _parent() -> socket.socket:
     return ours
 
 
-def _serve_forks() -> None:
-    """Serve fork requests. Returns only in a fork, which then executes the command."""
-    gc.disable()
+def _prepare() -> None:
+    """Do once what each fork would do itself: imports, schemas, and the building of models at their first use."""
     for name in IMPORTED:
         import_module(name)
     for schema in SCHEMAS.values():
-        schema(ProjectNames())  # generates it for all forks
+        schema(ProjectNames())
+    for model in _subclasses(BaseModel):
+        if model.__module__.startswith("framework."):
+            model.model_rebuild()
+
+
+def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for one in model.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+def _serve_forks() -> None:
+    """Serve fork requests. Returns only in a fork, which then executes the command."""
+    gc.disable()
+    _prepare()
     gc.freeze()  # keeps memory pages shared
     gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
