@@ -149,9 +149,9 @@ def _not_found(conversation_id: str) -> ConversationNotFound:
     return ConversationNotFound(f"there is no conversation {shown!r}", param="conversation_id")
 
 
-def _is_id(text: str) -> bool:
+def _is_id(text: object) -> bool:
     """Return whether a text can be an id. Others, such as those with control characters, are not looked up."""
-    return 0 < len(text) <= MAX_URL_ID_CHARS and text.isprintable()
+    return isinstance(text, str) and 0 < len(text) <= MAX_URL_ID_CHARS and text.isprintable()
 
 
 @dataclass(frozen=True, slots=True)

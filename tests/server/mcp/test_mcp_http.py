@@ -256,6 +256,8 @@ def test_an_agent_of_another_key_does_not_exist(tmp_path: Path, era: Era) -> Non
             assert [tool.name for tool in (await user.client.list_tools()).tools] == ["main"]
             with pytest.raises(MCPError, match="no agent named 'places'; there are: main"):
                 await user.call("places", "hi")
+            refused = await user.call("main", "hi", conversation_id=5)
+            assert text_of(refused).startswith("conversation_id: expected"), "models write numbers where ids belong"
             assert await there.serving.runs() == []
             assert text_of(await user.call("main", "hi")) == "Hello."
             (run,) = await there.serving.runs()
