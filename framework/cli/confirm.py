@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from framework.cli.location import arguments_of
 from framework.cli.show import MARKS, arguments_text, confirmation_lines, counted
-from framework.cli.terminal import open_editor, read_in_thread, wrapped_line
+from framework.cli.terminal import discard_typed, open_editor, read_in_thread, wrapped_line
 from framework.config.yaml.parse import ParseError, parse
 from framework.tools.form import FormField, checked_values, form_fields
 from framework.types.errors import RequestError, ToolError
@@ -304,6 +304,7 @@ async def ask_for_decisions(pending: Iterable[Confirmation], count: CountMatches
 
 def ask_human(asked: Confirmation, usage_of: Callable[[Confirmation], WidthUsage] = lambda _: {}) -> Decision:
     """Show one confirmation and read the decision; the end of the input is a rejection."""
+    discard_typed()
     try:
         if asked.traits.asked_by_tool:
             source = "" if asked.kind == "ask_user" else f", for {asked.tool}"

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
@@ -132,6 +133,12 @@ def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, before)
+
+
+def discard_typed() -> None:
+    """Discard what was typed before a question is shown: it is no answer to it."""
+    with suppress(OSError, ValueError, termios.error):  # no terminal
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def open_editor(text: str, extension: str) -> str:

@@ -272,6 +272,18 @@ def test_a_user_at_the_terminal_approves_and_the_run_resumes(tmp_path: Path) -> 
         assert process.wait(PATIENCE) == 0
 
 
+def test_what_was_typed_before_a_question_is_no_answer_to_it(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy='{ask: [echo], allow: ["*"]}')})
+    with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
+        os.write(master, b"a\n")
+        read_until(master, "say what to change")
+        os.write(master, b"r\n")
+        read_until(master, "why")
+        os.write(master, b"not now\n")
+        assert "rejected this call: not now" in without_styles(read_to_end(master))
+        assert process.wait(PATIENCE) == 0
+
+
 def test_a_sentence_at_an_approval_is_what_to_change(tmp_path: Path) -> None:
     policy = '{ask: [echo], allow: ["*"]}'
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
