@@ -100,9 +100,7 @@ def location_matches(kind: LocationKind, value: str, pattern: str, base: BaseFol
         canonical = _path_for_rules(value, base) if kind == "path" else str(parse_canonical_url(value))
     except ToolError:
         return None if kind == "path" or _is_http(value) else fnmatchcase(value, pattern)
-    if kind == "url":
-        return fnmatchcase(canonical, _url_pattern(pattern))
-    return base.matches(canonical, pattern)
+    return _url_matches(canonical, _url_pattern(pattern)) if kind == "url" else base.matches(canonical, pattern)
 
 
 def is_location(tool: Tool, kind: LocationKind, text: str) -> bool:
@@ -269,6 +267,24 @@ def _file_url_path(text: str) -> str | None:
         return None
     path = unquote(rest.partition("#")[0].partition("?")[0])
     return normpath(f"/{path[2:].partition('/')[2]}" if path.startswith("//") else path)
+
+
+def _url_matches(url: str, pattern: str) -> bool | None:
+    """Return whether a URL matches a glob, or None if a wildcard for a part of the host has matched more than that.
+
+    `*://a.example/*` matches `https://b.example/://a.example/`, which neither may be permitted nor escape a rule.
+    """
+    if not fnmatchcase(url, pattern):
+        return False
+    (origin, path), (own, rest) = _split_url(url), _split_url(pattern)
+    return True if rest and fnmatchcase(origin, own) and fnmatchcase(path, rest) else None
+
+
+def _split_url(url: str) -> tuple[str, str]:
+    """Return scheme and host of a URL or pattern, and what follows from the `/` of the path on."""
+    mark = url.find("://")
+    slash = url.find("/", 0 if mark < 0 else mark + 3)
+    return (url, "") if slash < 0 else (url[:slash], url[slash:])
 
 
 def _url_pattern(pattern: str) -> str:

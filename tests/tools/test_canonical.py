@@ -209,6 +209,28 @@ def test_values_are_evaluated_before_and_after_the_tools_own_conversion(tmp_path
     assert denied(host="internal.")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "url", "met"),
+    [
+        ("!= *://api.example.com/*", "https://api.example.com/x", False),
+        ("!= *://api.example.com/*", "https://evil.example/://api.example.com/x", True),
+        ("!= https://*.example.com/*", "https://a.example.com/x", False),
+        ("!= https://*.example.com/*", "https://evil.example/a.example.com/x", True),
+        ("!= https://api.example.com*", "https://api.example.com.evil.example/", True),
+        ("*://api.example.com/*", "https://evil.example/://api.example.com/x", True),
+        ("https://*.example.com/*", "https://a.example.com/x", True),
+        ("https://*.example.com/*", "https://evil.example/x", False),
+    ],
+)
+def test_a_wildcard_of_a_host_does_not_reach_into_the_path(pattern: str, url: str, met: bool) -> None:
+    @tool(urls="link")
+    def fetch(link: str) -> str:
+        """Fetch."""
+        return link
+
+    assert rule_matches(Rule(tool="fetch", when={"link": pattern}), {"link": url}, fetch) is met
+
+
 class Order(BaseModel):
     """An argument with two names for its amount."""
 
