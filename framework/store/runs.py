@@ -133,7 +133,8 @@ class StateDiff:
         written = self._written.get(state.path)
         if written is None:
             written = self._written[state.path] = _Written()
-            rows.append(StateRow(path, "head", 0, _json(state, include=set(_HEAD))))
+            head = state.model_dump_json(exclude_defaults=True, include=set(_HEAD))  # what callers gave is not repaired
+            rows.append(StateRow(path, "head", 0, head))
         rows += _appended(path, "message", written.messages, state.messages)
         rows += _appended(path, "trace", written.trace, state.trace)
         for n, (key, record) in enumerate(state.calls.items()):
