@@ -248,6 +248,12 @@ def test_a_value_of_another_type_is_an_error(tmp_path: Path, condition: str) -> 
     assert len(errors(tmp_path, "count", condition)) == 1
 
 
+@pytest.mark.parametrize("condition", ["prod ", " prod", "pr\\u200bod", "\\ufeffprod"])
+def test_a_text_with_what_nobody_sees_is_an_error(tmp_path: Path, condition: str) -> None:
+    (found,) = errors(tmp_path, "text", f'"{condition}"')
+    assert "has a blank at an end, or an invisible character" in found.message
+
+
 def test_the_error_shows_the_forms_of_a_condition(tmp_path: Path) -> None:
     (found,) = errors(tmp_path, "amount", '"=> 500"')
     assert found.message == (

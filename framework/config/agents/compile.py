@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -267,6 +268,14 @@ def _condition_problems(rule: Rule, path: KeyPath, document: Document, tools: li
             faults.append(fault)
         else:
             yield document.problem(where, faults[0], hint=CONDITION_FORMS)
+            continue
+        if isinstance(condition, str) and (condition != condition.strip() or _INVISIBLE.search(condition)):
+            message = f"the condition {condition!r} on {name!r} has a blank at an end, or an invisible character"
+            yield document.problem(where, message, hint="remove it: texts are compared exactly")
+
+
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+"""Characters that a reader of a condition does not see, so that it looks like another one."""
 
 
 def _missing_argument(rule: Rule, tools: list[Tool]) -> str:
