@@ -377,6 +377,8 @@ def test_checks_of_a_hundred_agents_do_not_delay_other_requests(tmp_path: Path) 
                         longest = max(longest, now - before)
                     assert (await checking).status_code == 200
                     shares.append(longest / (now - began))
+                    if shares[-1] < 1 / 2:
+                        break
                 assert min(shares) < 1 / 2, shares  # the machine may stop the whole process during some of them
 
     asyncio.run(main())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import jsonschema
@@ -113,8 +115,13 @@ def refused_by_gemini(schema: Any) -> str:
 
 def invalid(schema: Any) -> bool:
     """Return whether a schema is not one of draft 2020-12."""
+    return _is_invalid(json.dumps(schema))
+
+
+@lru_cache(maxsize=256)  # to check one takes milliseconds, and each request of a run repeats the schemas of its tools
+def _is_invalid(text: str) -> bool:
     try:
-        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.Draft202012Validator.check_schema(json.loads(text))
     except jsonschema.SchemaError:
         return True
     return False
