@@ -8,9 +8,10 @@ folder, further folders, tool servers) gives an agent nothing: only the project'
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from framework.engine.runtime.request import Caller, RunOptions
 from framework.engine.runtime.runtime import Runtime
 from framework.engine.runtime.start import load_conversation
 from framework.server.protocol_texts import confirmation_text, confirmations_text, file_of, missing_text, reason_text
-from framework.server.startup import ended_by_signals, protocol_streams
+from framework.server.startup import MAX_LINE_BYTES, ended_by_signals, protocol_streams
 from framework.store.types import Conversation, ConversationQuery
 from framework.telemetry.redact import safe_traceback
 from framework.types import events
@@ -77,7 +78,35 @@ async def serve_acp(
         server = AcpServer(runtime, root, agent, decides)
         with ended_by_signals(end):
             # A cast, because the methods of what it does not declare are missing.
-            await acp.run_agent(cast(acp.Agent, server), writer, reader, use_unstable_protocol=True)
+            await acp.run_agent(cast(acp.Agent, server), _Lines(reader, writer), use_unstable_protocol=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Messages as lines of JSON. Those of the SDK end the process at a line that is JSON, but no object."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.writer.write(f"{json.dumps(message, separators=(',', ':'))}\n".encode())
+        await self.writer.drain()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next message; None at the end, or after a line that is too long."""
+        try:
+            while line := await self.reader.readline():
+                with suppress(ValueError, RecursionError):
+                    if isinstance(message := json.loads(line), dict):
+                        return message
+                if line.strip():
+                    log.warning("the editor sent a line that is no JSON object: it is ignored")
+        except ValueError:
+            log.error("the editor sent a message of more than %d bytes: the connection is closed", MAX_LINE_BYTES)
+        return None
+
+    async def close(self) -> None:
+        """Do nothing: the streams are closed by their owner."""
 
 
 @dataclass(slots=True)

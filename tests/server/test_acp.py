@@ -558,7 +558,7 @@ def test_garbage_does_no_harm(tmp_path: Path) -> None:
     with started(write(tmp_path, OFFLINE)) as process:
         begin(process)
         assert process.stdin
-        process.stdin.write(b"\n\nnot json\n\xff\xfe\n{}\n")
+        process.stdin.write(b"\n\nnot json\n\xff\xfe\n{}\n[]\n7\n")
         send(process, "session/prompt", 3, sessionId=7, prompt="x")
         assert receive(process, lambda one: one.get("id") == 3)["error"]["code"] == -32602
         send(process, "no/such", 4)
