@@ -271,7 +271,7 @@ class TaskHandler(RequestHandler):
         options: RunOptions = {"agent": call.agent, "conversation": message.context_id or None}
         digest = hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()
         fields = {"conversation": "message.contextId", "message": "message.parts"}
-        repetition = (message.message_id, digest)
+        repetition = (f"{call.agent} {message.message_id}", digest)  # each agent is a server of its own in A2A
         return await self._service.submit(call.identity, content, options, repetition=repetition, fields=fields)
 
     # --- tasks

@@ -554,6 +554,20 @@ def test_a_client_that_does_not_wait_follows_later_and_cancels(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_a_message_to_two_agents_is_two_tasks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, "one", "two") as server:
+            tasks = []
+            request = said("hello")
+            for name in ("billing", "helper"):
+                async with client(server, name) as user:
+                    tasks.append([answer async for answer in user.send_message(request)][-1])
+            assert tasks[0] != tasks[1]
+            assert {run.agent for run in await server.runs()} == {"billing", "helper"}
+
+    asyncio.run(main())
+
+
 def test_data_and_files_arrive_and_links_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with started(tmp_path, "seen") as server, client(server) as user:
