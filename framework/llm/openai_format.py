@@ -56,7 +56,7 @@ CHAT_MEDIA_TYPES = frozenset(
 FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
 """Signature of calls that Gemini did not make: models that think reject calls without one. It is documented in
 https://ai.google.dev/gemini-api/docs/thought-signatures#faqs; like every signature, it is sent in base64."""
-_THOUGHT_PARTS = ("thinking", "reasoning")
+_THOUGHT_PARTS = ("thinking", "reasoning", "reasoning_text")
 """Types of parts of a content that are no part of the answer."""
 PARAGRAPH = "\n\n"
 """Between texts of several messages of one response, parts of its reasoning, and texts around tools of the provider."""

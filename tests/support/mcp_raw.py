@@ -1,7 +1,8 @@
 """A program: an MCP server without the SDK, for the protocol with handshakes, that can misbehave in many ways.
 
 A JSON file, read again when it matters, configures it: `tools` (a list, else TOOLS), `resources`, `ignore_eof`,
-`cursor` (of the page after each page of tools), `held` (`slow` reports its first progress, and does not continue).
+`cursor` (of the page after each page of tools), `data` (of the error of `busy`), `held` (`slow` reports its first
+progress, and does not continue).
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ def main() -> None:
         except LookupError as error:
             say({"id": message["id"], "error": {"code": -32601, "message": f"unknown: {error}"}})
         except BlockingIOError as error:
-            say({"id": message["id"], "error": {"code": -32000, "message": str(error)}})
+            details = {"data": data} if (data := configuration().get("data")) else {}
+            say({"id": message["id"], "error": {"code": -32000, "message": str(error), **details}})
         else:
             if result is not None:
                 say({"id": message["id"], "result": result})

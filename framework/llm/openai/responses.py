@@ -327,7 +327,10 @@ class ResponsesAssembler:
         return final if len(final) > len(self._done) else [self._done[index] for index in sorted(self._done)]
 
     def _add_item(self, index: object, item: dict[str, Any]) -> Delta:
-        self._done[index if isinstance(index, int) else len(self._done)] = item
+        place = index if isinstance(index, int) else len(self._done)
+        if place in self._done and self._done[place].get("id") != item.get("id"):  # some servers number every item 0
+            place = max(self._done) + 1
+        self._done[place] = item
         if item.get("type") != "message" or index in self._shown.values():
             return Delta()
         self._commentary += [index] if is_commentary(item) else []

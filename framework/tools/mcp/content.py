@@ -105,7 +105,8 @@ def _description(error: BaseException, server: McpServer, status: int | None) ->
         case MCPError() if status and error.message in UNINFORMATIVE_MESSAGES:
             return f"it responded with HTTP {status}: check {'`headers`' if status in {401, 403} else '`url`'}"
         case MCPError():
-            return error.message
+            details = error.data if isinstance(error.data, str) else json.dumps(error.data, ensure_ascii=False)
+            return f"{error.message}: {details}" if error.data else error.message
     return f"{type(error).__name__}: {error}"
 
 

@@ -302,6 +302,7 @@ def test_a_byte_order_mark_does_not_hide_the_first_event() -> None:
         {"type": "thinking", "thinking": [{"type": "text", "text": "hmm"}], "closed": True},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hmm"}]},
         {"type": "reasoning", "text": "hmm"},
+        {"type": "reasoning_text", "text": "hmm"},
     ],
 )
 def test_parts_of_thoughts_are_no_part_of_the_answer(thought: dict[str, Any], stream: bool) -> None:

@@ -297,6 +297,17 @@ def test_errors_of_a_server_are_reported_to_the_model(tmp_path: Path) -> None:
     assert busy == "mcp.docs: too busy"
 
 
+@pytest.mark.parametrize(("data", "shown"), [({"wait": 5}, '{"wait": 5}'), ("in 5 s", "in 5 s")])
+def test_the_data_of_an_error_is_part_of_its_message(tmp_path: Path, data: Any, shown: str) -> None:
+    async def main() -> None:
+        async with opened(raw(tmp_path, {"data": data})) as world:
+            with pytest.raises(ToolError) as caught:
+                await world.call("busy")
+            assert caught.value.message == f"mcp.docs: too busy: {shown}"
+
+    asyncio.run(main())
+
+
 HELLO = {"type": "text", "text": "hello"}
 
 
