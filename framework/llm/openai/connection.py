@@ -214,6 +214,7 @@ class SdkConnection:
         Raises the same errors as `post`.
         """
         options: RequestOptions = {**self._options, "follow_redirects": False}
+        url = _split_password(url)[0] or url
         try:
             if body is None:
                 response = await self._sdk.get(url, cast_to=httpx2.Response, options=options)

@@ -309,6 +309,18 @@ def test_a_redirect_is_not_followed() -> None:
     assert paths[0] == "/v1/models"
 
 
+def test_a_server_behind_a_password_is_asked() -> None:
+    async def respond(reader: StreamReader, writer: StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        assert b"Basic dXNlcjpwdw==" in request
+        page = b'{"data": [{"id": "m", "max_model_len": 4096}]}'
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(page))
+        writer.write(page)
+        writer.close()
+
+    assert probed(respond, login="user:pw@").context_window == 4096
+
+
 def test_an_unreachable_server_fails_the_call_and_not_the_probe() -> None:
     async def main() -> None:
         model = OpenAIModel("openai", "m", api_key="", base_url="http://127.0.0.1:9/v1")
@@ -320,14 +332,14 @@ def test_an_unreachable_server_fails_the_call_and_not_the_probe() -> None:
     asyncio.run(main())
 
 
-def probed(respond: Callable[[StreamReader, StreamWriter], Any]) -> Capabilities:
+def probed(respond: Callable[[StreamReader, StreamWriter], Any], login: str = "") -> Capabilities:
     """Return what a client knows after it has probed a raw server."""
 
     async def main() -> Capabilities:
         server = await asyncio.start_server(respond, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            model = OpenAIModel("openai", "m", api_key="", base_url=f"http://127.0.0.1:{port}/v1")
+            model = OpenAIModel("openai", "m", api_key="", base_url=f"http://{login}127.0.0.1:{port}/v1")
             try:
                 await model.probe()
             finally:
