@@ -656,7 +656,10 @@ def policy_views(
 
     These are the arguments as given, and as the tool receives them if that differs.
     """
-    original: dict[str, Any] = to_json_values(tool.with_defaults(arguments))
+    original = tool.with_defaults(arguments)
+    for name in original.keys() - arguments.keys():
+        if type(original[name]) not in _SCALARS:
+            original[name] = to_json_values(original[name])
     converted = to_json_values(bound) if bound is not None else original
     return [original] if converted == original else [original, converted]
 
