@@ -272,11 +272,14 @@ def _file_url_path(text: str) -> str | None:
 def _url_matches(url: str, pattern: str) -> bool | None:
     """Return whether a URL matches a glob, or None if a wildcard for a part of the host has matched more than that.
 
-    `*://a.example/*` matches `https://b.example/://a.example/`, which neither may be permitted nor escape a rule.
+    `*://a.example/*` matches `https://b.example/://a.example/`, which neither may be permitted nor escape a rule. A
+    pattern for any host, such as `https://*`, has no such part.
     """
     if not fnmatchcase(url, pattern):
         return False
     (origin, path), (own, rest) = _split_url(url), _split_url(pattern)
+    if own.rpartition("://")[2].strip("*") == "" and ("://" in own or not rest):
+        return True
     return True if rest and fnmatchcase(origin, own) and fnmatchcase(path, rest) else None
 
 
