@@ -126,7 +126,8 @@ class RequestObserver:
 
 def route_of(scope: Scope) -> str:
     """Return the template of the route that a request matched, such as `/agent/runs/{run_id}`; else `unknown`."""
-    return getattr(scope.get("route"), "path", None) or "unknown"
+    path: str = getattr(scope.get("route"), "path", None) or "unknown"
+    return path.replace("_id:path}", "_id}")  # an id that may contain slashes is named like any other
 
 
 def _run_id(scope: Scope, started: Message) -> str | None:

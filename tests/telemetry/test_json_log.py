@@ -121,14 +121,17 @@ def test_every_line_of_a_server_is_json(tmp_path: Path, configured: str) -> None
         server.get("/health")
         server.request("GET", "/agent/agents", headers={"origin": "https://example.com"})
         server.request("POST", f"/agent/{SECRET}?q={SECRET}")
+        server.request("GET", f"/agent/conversations/a%2F{SECRET}")
         found = output(server)
     assert {"time", "level", "logger", "message"} <= set.intersection(*(set(record) for record in found))
     requests = [record for record in found if record["logger"] == "agentsd.requests"]
     fields = [{key: record.get(key) for key in ("method", "route", "status", "error", "key")} for record in requests]
+    conversation = "/agent/conversations/{conversation_id}"
     assert fields == [
         {"method": "GET", "route": "/agent/agents", "status": 200, "error": None, "key": "local"},
         {"method": "GET", "route": "/agent/agents", "status": 403, "error": "access_denied", "key": None},
         {"method": "POST", "route": "unknown", "status": 404, "error": None, "key": None},
+        {"method": "GET", "route": conversation, "status": 404, "error": "conversation_not_found", "key": "local"},
     ]
     assert all(isinstance(record["ms"], int) for record in requests)
     assert SECRET not in str(found)
