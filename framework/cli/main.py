@@ -215,10 +215,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _decoded(argument: str) -> str:
-    """Read an argument as UTF-8 if the locale, such as `LC_ALL=C` in a container, lacks its characters."""
+    """Read an argument as UTF-8 if the locale, such as `LC_ALL=C` in a container, lacks its characters.
+
+    The name of a file stays: in such a locale, no other text opens it.
+    """
     try:
         argument.encode()
     except UnicodeEncodeError:
+        if os.path.lexists(argument):
+            return argument
         return os.fsencode(argument).decode("utf-8", "surrogateescape")
     return argument
 

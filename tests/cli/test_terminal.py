@@ -212,13 +212,15 @@ def test_characters_that_an_encoding_lacks_are_escaped(starter: Path) -> None:
     assert json.loads(as_json.stdout)["output"] == "你"
 
 
-def test_a_locale_without_characters_changes_no_message(starter: Path) -> None:
+def test_a_locale_without_characters_changes_no_message(starter: Path, tmp_path: Path) -> None:
     """`LC_ALL=C` is what minimal containers have; this needs a process of its own, whose interpreter reads it."""
     environment = ENVIRONMENT | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for message, typed in (("echo 你好", None), ("-", "echo 你好".encode())):
         command = [sys.executable, "-m", "framework", "run", "--json", message]
         done = subprocess.run(command, cwd=starter, env=environment, input=typed, capture_output=True, check=True)
         assert json.loads(done.stdout)["output"] == "你好"
+    (named := tmp_path / "项目").symlink_to(starter)
+    subprocess.run([sys.executable, "-m", "framework", "check", str(named)], env=environment, check=True)
 
 
 def test_an_error_of_the_operating_system_is_one_line(tmp_path: Path) -> None:
