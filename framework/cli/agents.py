@@ -43,6 +43,7 @@ from framework.engine.tool_call.call import ToolExplanation, explain_call, expla
 from framework.llm.message_shape import schema_changes, wire_schema
 from framework.llm.providers import api_format
 from framework.store.types import GrantQuery
+from framework.tools.conditions import policy_views
 from framework.tools.files import BaseFolder
 from framework.tools.tool import Tool
 from framework.tools.toolset import CLIENT
@@ -212,8 +213,8 @@ def explain_command(
     else:
         _show_tool(explanation, len(tool))
         for grant, state in granted:
-            views = [found.with_defaults(arguments_of(arguments))] if arguments is not None else []
-            is_call = any(grant_covers(grant, found, [view], BaseFolder(read.base_path)) for view in views)
+            views = policy_views(found, arguments_of(arguments)) if arguments is not None else []
+            is_call = bool(views) and grant_covers(grant, found, views, BaseFolder(read.base_path))
             covering = "covers this call: " if is_call else ""
             _show_row(
                 "", len(tool), "granted", "green" if state == "active" else "red", covering + grant_line(grant, state)

@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import datetime, time, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
@@ -724,7 +725,9 @@ def _to_text(value: Any) -> str | list[str]:
         return bytes(value).decode("utf-8", "replace")
     if isinstance(value, PurePath):
         return value.as_posix()
-    texts = list(dict.fromkeys((str(to_jsonable_python(value, fallback=str)), str(value))))
+    if not isinstance(value, (datetime, time, timedelta)):
+        return str(value)  # not by pydantic, which would use up an iterator before the tool gets it
+    texts = list(dict.fromkeys((str(to_jsonable_python(value)), str(value))))
     return texts if len(texts) > 1 else texts[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -278,6 +279,16 @@ def test_another_name_or_form_of_a_value_does_not_bypass_a_rule(
     root = project(tmp_path, f'{{deny: [{{tool: act, when: {{{rule}}}}}], allow: ["*"]}}')
     assert asyncio.run(called(root, "act", {}, act)).status == "success"
     assert asyncio.run(called(root, "act", given, act)).status == "denied"
+
+
+def test_the_policy_does_not_use_up_an_iterator_of_the_tool(tmp_path: Path) -> None:
+    @tool(risk="low")
+    def total(amounts: Iterable[int]) -> int:
+        """Add."""
+        return sum(amounts)
+
+    result = asyncio.run(called(project(tmp_path, '{allow: ["*"]}'), "total", {"amounts": [2, 3]}, total))
+    assert (result.status, result.output) == ("success", 5)
 
 
 def test_a_declaration_that_names_no_parameter_is_rejected() -> None:

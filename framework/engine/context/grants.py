@@ -391,7 +391,7 @@ def new_grant(
         created_at=now,
         expires_at=now + min(remember.ttl or DEFAULT_TTL, longest),
     )
-    if not grant_covers(grant, tool, [tool.with_defaults(asked.arguments)]):
+    if not grant_covers(grant, tool, policy_views(tool, asked.arguments)):
         raise RequestError(f"{asked.id}: the conditions to remember do not cover the call itself: change `when`")
     return grant
 
@@ -472,7 +472,7 @@ def digest_of(tool: Tool, view: Mapping[str, Any]) -> str:
 
 def chosen_names(tool: Tool, view: Mapping[str, Any]) -> set[str]:
     """Return the dotted names of the arguments of a call that differ from the tool's defaults."""
-    defaults = tool.with_defaults({})
+    defaults = policy_views(tool, {})[0]
     return {*argument_names({key: item for key, item in view.items() if key not in defaults or item != defaults[key]})}
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -142,6 +143,29 @@ def test_an_offer_has_three_widths_and_survives_the_process(tmp_path: Path) -> N
             express = {"order": "A-2", "amount": 1, "express": True}
             assert (await ask(runtime, express, conversation="c3")).status == "paused"
             assert len(desk.paid) == 2
+
+    asyncio.run(main())
+
+
+class Way(Enum):
+    """How money is paid back."""
+
+    CARD = "card"
+    CASH = "cash"
+
+
+@pytest.mark.parametrize("width", ["call", "arguments"])
+def test_a_default_that_is_no_json_data_can_be_remembered(tmp_path: Path, width: str) -> None:
+    @tool(risk="low")
+    def refund(order: str, way: Way = Way.CARD) -> str:
+        """Pay an order back."""
+        return f"{order} {way}"
+
+    async def main() -> None:
+        async with opened(project(tmp_path), Desk(), [refund]) as runtime:
+            _, grant = await remember(runtime, {"order": "A-1"}, user="ann", **{"width": width, "for": "user"})
+            assert (grant.width, "way" in grant.names) == (width, False)
+            assert (await ask(runtime, {"order": "A-1"}, user="ann")).status == "completed"
 
     asyncio.run(main())
 
