@@ -119,8 +119,9 @@ def file_pattern_fault(pattern: str) -> str | None:
 
 
 def _is_below_base(pattern: str) -> str:
-    is_absolute = pattern.startswith("/")
-    if fault := "write it relative to tools.base_path" if is_absolute else file_pattern_fault(pattern):
+    if pattern.startswith("/"):
+        raise ValueError("the pattern is absolute: write it relative to tools.base_path, without the leading /")
+    if fault := file_pattern_fault(pattern):
         raise ValueError(f"the pattern matches no file: {fault}")
     return pattern
 

@@ -248,10 +248,15 @@ def test_a_value_of_another_type_is_an_error(tmp_path: Path, condition: str) -> 
     assert len(errors(tmp_path, "count", condition)) == 1
 
 
-@pytest.mark.parametrize("condition", ["prod ", " prod", "pr\\u200bod", "\\ufeffprod"])
+@pytest.mark.parametrize("condition", ["prod ", " prod", "pr\\u200bod", "pr\\u200dod", "\\ufeffprod"])
 def test_a_text_with_what_nobody_sees_is_an_error(tmp_path: Path, condition: str) -> None:
     (found,) = errors(tmp_path, "text", f'"{condition}"')
     assert "has a blank at an end, or an invisible character" in found.message
+
+
+@pytest.mark.parametrize("condition", ["\\u0645\\u06cc\\u200c\\u062e", "\\U0001f469\\u200d\\U0001f4bb"])
+def test_a_text_that_is_spelt_with_joiners_is_no_error(tmp_path: Path, condition: str) -> None:
+    assert errors(tmp_path, "text", f'"{condition}"') == []
 
 
 def test_the_error_shows_the_forms_of_a_condition(tmp_path: Path) -> None:

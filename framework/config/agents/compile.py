@@ -274,8 +274,14 @@ def _condition_problems(rule: Rule, path: KeyPath, document: Document, tools: li
             yield document.problem(where, message, hint="remove it: texts are compared exactly")
 
 
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-"""Characters that a reader of a condition does not see, so that it looks like another one."""
+_INVISIBLE = re.compile(
+    "[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff]"
+    "|(?<![^\0-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\0-\x7f])"
+)
+"""Characters that a reader of a condition does not see, so that it looks like another one.
+
+Joiners belong to the spelling of Persian and Indian words, and to emoji, but never stand beside ASCII.
+"""
 
 
 def _missing_argument(rule: Rule, tools: list[Tool]) -> str:

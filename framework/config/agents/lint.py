@@ -180,7 +180,7 @@ def _uncovered_tools(
         ]
         if others:
             advice = "add the same condition for them"
-            if writers == {False} and not condition.startswith("!="):
+            if writers == {False} and not condition.startswith(("!=", "/")):
                 advice = f"deny the files for all tools: files: {{deny: [{condition!r}]}}"
             yield f"leaves the same files accessible to {', '.join(sorted(others))}; {advice}"
 

@@ -152,7 +152,7 @@ def test_another_version_of_the_format_is_rejected() -> None:
         ("inputs: [a]\n", 9, "must be a mapping of keys"),
         ("skill_policy: {allow: [], deny: [3]}\n", 34, "must be a mapping of keys"),
         ("limits: {steps: }\n", 17, "the key 'steps' has no value"),
-        ("tools: {allow: [], files: {deny: [/private/]}}\n", 35, "the pattern matches no file: write it relative"),
+        ("tools: {allow: [], files: {deny: [/private/]}}\n", 35, "the pattern is absolute: write it relative"),
         ("tools: {allow: [], files: {deny: ['private/ ']}}\n", 35, "the pattern matches no file: remove the blanks"),
         ("tools: {allow: [], files: {deny: ['{a,b}/']}}\n", 35, "the pattern matches no file: braces are not"),
         ("plan: {approval: [x]}\n", 18, "must be a mapping of keys"),

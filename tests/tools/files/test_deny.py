@@ -217,5 +217,8 @@ def test_check_warns_about_a_rule_that_does_not_cover_other_file_tools(tmp_path:
         "the deny rule 'read_file' leaves the same files accessible to search_files; "
         "deny the files for all tools: files: {deny: ['*secret*']}"
     )
+    absolute = '{tool: read_file, when: {path: "/srv/secret*"}}'
+    (_, warning) = warnings(f"{{deny: [{absolute}], allow: [read_file, search_files]}}")
+    assert warning.endswith("search_files; add the same condition for them")
     assert warnings(f"{{deny: [{rule}], allow: [read_file, write_file, list_dir]}}") == []
     assert warnings(f'{{deny: [{rule}], files: {{deny: ["*secret*"]}}, allow: [read_file, search_files]}}') == []
