@@ -113,6 +113,8 @@ _STATUS_BY_CODE = {
     "data_residency_mismatch": 400,
 }
 """Error codes, or types, inside streams, mapped to the HTTP status of the same error outside a stream."""
+_SUCCESS = (0, 200, "0", "200")
+"""Codes of events that report no error."""
 
 
 class ProviderErrors:
@@ -408,8 +410,10 @@ def message_in(body: object) -> str:
 
     OpenRouter's "Provider returned error" is followed by the provider's own text.
     """
-    for key in (0, "error", "errors", 0):
+    for key in (0, "error", 0):
         body = _inner(body, key)
+    if isinstance(body, Mapping) and not (body.get("message") or body.get("detail")):
+        body = _inner(_inner(body, "errors"), 0)
     raw = _inner(_inner(body, "metadata"), "raw") if isinstance(body, Mapping) and "metadata" in body else None
     place = ""
     for key in ("message", "detail", 0, "msg"):
@@ -430,7 +434,9 @@ def is_bare_error(body: Mapping[str, Any]) -> bool:
     if "choices" in body or not body.get("message"):
         return body.keys() == {"detail"}
     kind = str(body.get("type") or "")
-    return body.get("object") == "error" or kind.endswith("_error") or ("code" in body and not kind)
+    return (
+        body.get("object") == "error" or kind.endswith("_error") or (not kind and body.get("code", 0) not in _SUCCESS)
+    )
 
 
 def _place_in(body: object) -> str:

@@ -538,6 +538,8 @@ REJECTED_LOC = (
         (bare(error={"message": "not today", "type": "invalid_request_error"}), "error: not today$", False),
         (bare(error={"message": "not today", "code": "503"}), "error: not today$", True),
         (raw(400, b'{"errors": [{"message": "not today", "code": 7003}]}'), r"rejected \(400\): not today$", False),
+        (raw(422, b'{"message": "not today", "errors": [{"field": "n"}]}'), r"rejected \(422\): not today$", False),
+        (raw(422, b'{"detail": "not today", "errors": {"n": ["odd"]}}'), r"rejected \(422\): not today$", False),
         (says("", extra={"refusal": "I will not"}), "refused: I will not", False),
     ],
 )
@@ -546,6 +548,11 @@ def test_each_hazard_is_one_error_with_advice(answer: Answer, says_what: str, re
 
     assert error.retryable is retryable
     assert re.search(says_what, error.message)
+
+
+def test_an_event_that_reports_success_is_no_error() -> None:
+    answer = events({"code": 0, "message": "Success", "sid": "s"}, piece("stop", content="ok"))
+    assert reply(answer, stream=True).message.content == "ok"
 
 
 def test_an_error_event_without_an_error_object_is_an_error() -> None:
