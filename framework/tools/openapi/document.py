@@ -427,8 +427,11 @@ class SchemaCopies:
         names = {name for name, entry in as_mapping(node.get("properties")).items() if _is_read_only(entry)}
         for part in as_sequence(node.get("allOf")) if depth <= MAX_SCHEMA_DEPTH else ():
             self._count()
-            if isinstance(part, Mapping):
-                names |= self._read_only(self._document.followed(part), depth + 1)
+            try:
+                base = self._document.followed(part)
+            except ApiDocumentError:
+                continue  # such as `true`
+            names |= self._read_only(base, depth + 1)
         return names
 
     def _inner(self, node: Mapping[str, Any], references: dict[str, None], depth: int) -> Iterator[tuple[str, Any]]:

@@ -97,7 +97,8 @@ class ApiServer:
         query = entry.query if isinstance(entry, OpenApi) else {}
         self._query = {name: value.get_secret_value() for name, value in query.items()}
         self._client = HttpClient.to(self._base, timeout=entry.timeout, methods=_METHODS, max_bytes=entry.max_bytes)
-        in_headers = [part for value in self._headers.values() for part in (value, value.rpartition(" ")[2])]
+        # A response may repeat a key without its scheme, such as `Token`. Other headers end with ordinary words.
+        in_headers = [*self._headers.values(), self._headers.get("authorization", "").rpartition(" ")[2]]
         given = [
             text for text in (*in_headers, *self._query.values(), *_secrets(entry)) if len(text) >= _MIN_SECRET_CHARS
         ]
@@ -174,7 +175,10 @@ class ApiServer:
         body, headers = reply.body, reply.headers
         for secret in (*tokens, *self._secrets):
             body = body.replace(secret.encode(), MASK.encode())
-            headers = {name: value.replace(secret, MASK) for name, value in headers.items()}
+            headers = {  # the content type, which a configured `accept` repeats, says how to read the body
+                name: value if name == "content-type" else value.replace(secret, MASK)
+                for name, value in headers.items()
+            }
         return replace(reply, body=body, headers=headers)
 
 

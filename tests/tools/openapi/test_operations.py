@@ -136,6 +136,15 @@ def test_a_request_needs_no_read_only_property_of_a_schema_that_it_extends() -> 
     }
 
 
+def test_a_schema_may_extend_one_that_allows_anything() -> None:
+    document = {
+        "openapi": "3.1.0",
+        "paths": {"/x": {"post": body({"allOf": [{"$ref": "#/components/schemas/Any"}]})}},
+        "components": {"schemas": {"Any": True}},
+    }
+    assert read(document).found[0].schema["$defs"] == {"Any": True}
+
+
 def test_a_nullable_schema_that_extends_another_one_allows_null() -> None:
     schema = {"type": "object", "nullable": True, "allOf": [{"type": "object"}]}
     (operation,) = read({"openapi": "3.0.0", "paths": {"/x": {"post": body(schema)}}}).found

@@ -119,6 +119,19 @@ def test_a_secret_is_not_shown_in_another_form(name: str, response: bytes, shown
     assert not any(form in str(found) for form in ("k3y", "dTpr"))
 
 
+@pytest.mark.parametrize(
+    ("headers", "response", "expected"),
+    [
+        ({"accept": "application/json"}, answer(" [1]", JSON), [1]),
+        ({"accept": "image/svg"}, answer("<svg/>", "content-type: image/svg"), "HTTP 200 OK: image/svg, 6 bytes"),
+        ({"user-agent": "Acme Orders"}, answer('{"Orders": 1}', JSON), {"Orders": 1}),
+        ({"authorization": "Token s3cret-of-us"}, answer('{"sent": "s3cret-of-us"}', JSON), {"sent": "***"}),
+    ],
+)
+def test_headers_without_a_secret_hide_nothing(headers: dict[str, str], response: bytes, expected: object) -> None:
+    assert run({"/things/7": response}, "get", {"id": "7"}, headers=headers)[0] == expected
+
+
 def test_each_kind_of_authentication_is_sent() -> None:
     ok = {"/things": answer("ok")}
     keys = {
