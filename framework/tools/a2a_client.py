@@ -424,7 +424,7 @@ def _with_integers(value: Any) -> Any:
 
 def _output(parts: Sequence[types.Part]) -> Any:
     """Return the parts of an answer as the result of a call: data if it is nothing else, or text; and its files."""
-    data, texts = [_with_integers(one) for one in get_data_parts(parts)], list(get_text_parts(parts))
+    data, texts = [_with_integers(one) for one in get_data_parts(parts)], list(filter(None, get_text_parts(parts)))
     texts += [f"(a file at {url[:500]}, which was not read)" for url in get_url_parts(parts)]
     files = []
     for part in (part for part in parts if part.WhichOneof("content") == "raw"):

@@ -2,9 +2,9 @@
 
 Arguments: a file to which it appends what happens to its tasks, and its binding. It prints its port.
 
-`say TEXT`, `data`, `text and data`, `file`, `ask` (a question, then `said ANSWER`), `ask twice`, `endless`, `sign`
-(waits until a file named `signed` appears beside the log), `slow` (the same, at work), `work` (for ever), `fail`,
-`reject`, `big`, `message` (no task).
+`say TEXT`, `data`, `text and data`, `empty text and data`, `file`, `ask` (a question, then `said ANSWER`), `ask twice`,
+`endless`, `sign` (waits until a file named `signed` appears beside the log), `slow` (the same, at work), `work` (for
+ever), `fail`, `reject`, `big`, `message` (no task).
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def parts_of(order: str, answers: list[str]) -> list[types.Part]:
             return [new_data_part({"total": 80, "paid": True})]
         case "text and data":
             return [new_text_part("paid late"), new_data_part({"total": 80})]
+        case "empty text and data":
+            return [new_text_part(""), new_data_part({"total": 80})]
         case "file":
             return [new_text_part("a picture"), new_raw_part(PNG, media_type="image/png", filename="dot.png")]
         case "big":

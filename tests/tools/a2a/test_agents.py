@@ -105,6 +105,7 @@ def test_an_agent_calls_a_remote_agent_like_a_sub_agent(tmp_path: Path, remote: 
                 ("say hello", "answer: hello"),
                 ("data", 'answer: {"paid": true, "total": 80}'),
                 ("text and data", 'answer: paid late\n{"total": 80}'),
+                ("empty text and data", 'answer: {"total": 80}'),
                 ("message", "answer: without a task"),
             ):
                 result = await runtime.run(message)
