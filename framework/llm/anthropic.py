@@ -599,7 +599,7 @@ class MessageAssembler:
         return [self._merged(index, dict(block)) for index, block in self._blocks.items()]
 
     def _add_fragment(self, index: object, delta: Mapping[str, Any]) -> Delta:
-        if isinstance(arguments := delta.get("partial_json"), Mapping):
+        if isinstance(arguments := delta.get("partial_json"), dict):
             delta = {"partial_json": json.dumps(arguments)}
         for field in ("text", "thinking", "signature", "partial_json"):
             if isinstance(fragment := delta.get(field), str) and fragment:

@@ -431,7 +431,9 @@ def is_bare_error(body: Mapping[str, Any]) -> bool:
 
     vLLM, FastChat, DashScope and FastAPI send such errors.
     """
-    if "choices" in body or not body.get("message"):
+    if "choices" in body:
+        return False
+    if not body.get("message"):
         return body.keys() == {"detail"}
     kind = str(body.get("type") or "")
     return (
