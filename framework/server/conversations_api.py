@@ -149,7 +149,8 @@ async def list_conversations(
     return verbatim_response(ConversationList(conversations=summaries, next=following))
 
 
-@routes.get("/conversations/{conversation_id:path}", response_model=ConversationDetail, responses=error_responses(404))
+@routes.get("/conversations/{conversation_id:path}", include_in_schema=False)  # an id may contain slashes
+@routes.get("/conversations/{conversation_id}", response_model=ConversationDetail, responses=error_responses(404))
 async def show_conversation(
     identity: RunReader, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
 ) -> Response:
@@ -158,8 +159,9 @@ async def show_conversation(
     return verbatim_response(ConversationDetail.model_validate(found))
 
 
+@routes.delete("/conversations/{conversation_id:path}", include_in_schema=False)
 @routes.delete(
-    "/conversations/{conversation_id:path}", response_model=DeletedConversation, responses=error_responses(404, 409)
+    "/conversations/{conversation_id}", response_model=DeletedConversation, responses=error_responses(404, 409)
 )
 async def delete_conversation(
     identity: Admin, runtime: ServedRuntime, conversation_id: str, tenant: _TENANT = None, user: _USER = None
@@ -170,8 +172,9 @@ async def delete_conversation(
     return verbatim_response(DeletedConversation(conversation_id=found.id, runs=runs))
 
 
+@routes.post("/conversations/{conversation_id:path}/fork", status_code=201, include_in_schema=False)
 @routes.post(
-    "/conversations/{conversation_id:path}/fork",
+    "/conversations/{conversation_id}/fork",
     name="fork_conversation",
     status_code=201,
     response_model=ForkedConversation,

@@ -61,7 +61,7 @@ def test_neither_edits_nor_runs_nor_paused_runs_leave_objects_behind(tmp_path: P
     model = ScriptedModel(script=script)
 
     async def round_of(runtime: Runtime, number: int) -> None:
-        edit(tmp_path, number, lines=10, plugin=number % 4 == 0)  # each is first loaded in a process of its own
+        edit(tmp_path, number, lines=10, plugin=number % 3 == 0)  # each is first loaded in a process of its own
         await runtime.reload()
         for called, status in (("p.look", "completed"), ("p.look", "completed"), ("p.act", "paused")):
             assert (await runtime.run(called, agent=f"a{number % 5}")).status == status

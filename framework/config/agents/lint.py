@@ -54,8 +54,8 @@ def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
 
 
 def _unused_plan(spec: AgentSpec, document: Document) -> Iterator[Problem]:
-    """Warn about the approval of plans in an agent that writes none."""
-    if spec.executor in ("react", "code") and spec.plan.approval != PlanSettings().approval:
+    """Warn about an agent that writes no plans, and is to ask for the approval of them."""
+    if spec.executor in ("react", "code") and spec.plan.approval not in ("never", PlanSettings().approval):
         message = "`plan.approve` has no effect without a plan: `tools.ask` and `approve_from` ask about single calls"
         yield document.warning(("plan", "approval"), message, hint="or write `mode: plan`", at_key=True)
 
