@@ -264,7 +264,7 @@ def public_names(tree: ast.Module) -> Iterator[str]:
     """Yield the public names that a module defines at its top level."""
     for node in tree.body:
         match node:
-            case ast.AsyncFunctionDef(decorator_list=[ast.Call(func=ast.Attribute(value=ast.Name()))]):
+            case ast.AsyncFunctionDef(decorator_list=[ast.Call(func=ast.Attribute(value=ast.Name())), *_]):
                 names = []  # the handler of a route, whose name is the id of the operation
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names = [name]

@@ -44,6 +44,7 @@ class World:
     denied_since: dict[tuple[str, str], int] = field(default_factory=dict)
     called: int = 0
     wrong: list[str] = field(default_factory=list)
+    runtime: Runtime | None = None
 
     def edit(self) -> str:
         """Change the files; return a description for failure messages."""
@@ -87,7 +88,7 @@ class World:
 
     def check(self, runtime: Runtime, done: str) -> None:
         """Compare the active configuration with the saved files."""
-        self.epoch += 1
+        self.epoch, self.runtime = self.epoch + 1, runtime
         live = runtime.catalog.current
         for name in NAMES:
             at = f"edit {self.epoch} ({done}), {name}"
@@ -107,12 +108,21 @@ class World:
         happened, self.next_epoch = self.next_epoch, asyncio.Event()
         happened.set()
 
+    def denies(self, name: str, one: str) -> bool:
+        """Return whether the live files deny a tool. They may permit it since an edit that is not checked yet."""
+        assert self.runtime
+        live = self.runtime.catalog.current
+        if name not in live.agents:
+            return True
+        return Policy(live.agents[name], live.agents.get).evaluate(live.tools[one], {"n": 1}).kind == "deny"
+
     def tools(self) -> list[Tool]:
         """Return tools that check their caller's policy, and run until the next edit."""
 
         async def act(name: str, context: ToolContext) -> str:
             since = self.denied_since.get((context.agent, name))
-            if since is not None and self.epoch - since >= 2:  # the policy may have been evaluated just before an edit
+            # The policy may have been evaluated just before an edit.
+            if since is not None and self.epoch - since >= 2 and self.denies(context.agent, name):
                 self.wrong.append(f"{context.agent} called {name} at {self.epoch}, denied since {since}")
             self.called += 1
             if not self.closing:

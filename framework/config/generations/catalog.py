@@ -179,7 +179,8 @@ class Catalog:
         self._is_restricted = self._has_source_changes = False
         """Whether the live generation has only the restrictions of an edit, the rest of which waits."""
         self._refreshing: asyncio.Task[None] | None = None
-        self._metrics = ReloadMetrics()
+        # Names of the agents of which this process has loaded a valid version.
+        self._metrics, self._loaded = ReloadMetrics(), set[str]()
         self._subscribers: list[Subscriber] = []
         self._lock = asyncio.Lock()
         self._rollbacks, self._rollback_requested = 0, asyncio.Event()
@@ -224,11 +225,13 @@ class Catalog:
     def current_agent(self, pinned: Generation, name: str) -> Agent | None:
         """Return the live version of an agent, or None if it was deleted.
 
-        If its file is invalid and this process has never loaded a valid version, return the one in `pinned`.
+        If its file is invalid and this process has never loaded a valid version, return the one in `pinned`. An agent
+        that was deleted, and whose file came back invalid, stays deleted: nobody knows what the file is to forbid.
         """
         if (agent := self.current.agents.get(name)) or (agent := pinned.agents.get(name)) is None:
             return agent
-        return agent if any(problem.path == agent.path for problem in self.current.errors) else None
+        was_live = name in self._loaded
+        return agent if not was_live and any(one.path == agent.path for one in self.current.errors) else None
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
         """Read the files and publish them. Unchanged files keep the current generation.
@@ -406,6 +409,7 @@ class Catalog:
     def set_live(self, generation: Generation) -> None:
         """Make a prebuilt generation live without any check. The caller has set up its plugins."""
         self.current = generation
+        self._loaded.update(generation.agents)
         self._leases.publish(Lease(generation, PluginLease(), lambda _: None))
 
     async def close(self) -> None:
@@ -646,6 +650,7 @@ class Catalog:
 
     def _swap(self, candidate: Candidate, lease: Lease, trigger: Trigger) -> None:
         before, self.current = self.current, candidate.generation
+        self._loaded.update(self.current.agents)
         self._is_restricted, self._rejected_edits = False, ()
         self._leases.publish(lease)
         self.problems = self.current.problems

@@ -335,7 +335,9 @@ def test_an_edit_of_something_else_leaves_the_callers_own_limit(tmp_path: Path) 
     assert (result.status, result.steps) == ("completed", 5)
 
 
-def test_a_removed_agent_is_denied_its_next_call_and_the_run_ends_normally(tmp_path: Path) -> None:
+@pytest.mark.parametrize("comes_back", [False, True], ids=["removed", "back, but invalid"])
+def test_a_removed_agent_is_denied_its_next_call_and_the_run_ends_normally(tmp_path: Path, comes_back: bool) -> None:
+    """A file that came back invalid may forbid what the version before it permitted."""
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
 
     async def main() -> RunResult:
@@ -344,6 +346,10 @@ def test_a_removed_agent_is_denied_its_next_call_and_the_run_ends_normally(tmp_p
             """Remove the agent's file."""
             await asyncio.to_thread((root / "agents.d/one.yaml").unlink)
             await runtime.reload()
+            if comes_back:
+                keys = {"max_stepz": "1", "skill_policy": "{deny: [echo]}"}
+                await asyncio.to_thread(write, root, {"agents.d/one.yaml": agent("one", model="offline", **keys)})
+                await runtime.reload()
             assert "one" not in runtime.catalog.current.agents
             return "removed"
 
