@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.commands import agentsd
+from tests.support.commands import agentsd, agentsd_process
 from tests.support.otlp_sink import sink
 from tests.support.projects import agent, write
 from tests.support.stored_runs import approval_project, start_paused_run
@@ -49,7 +49,8 @@ def test_traces_of_resumed_runs_are_sent(tmp_path: Path) -> None:
     run_id = start_paused_run(approval_project(tmp_path))
     with sink() as collector:
         write(tmp_path, {"agentsd.yaml": f"telemetry: {{otlp_endpoint: '{collector.url}'}}\n"})
-        agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+        # In a process of its own, as a provider of traces can be set only once, and other tests need theirs.
+        assert agentsd_process("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
     (root,) = [span for span in collector.spans if span.name == "invoke_workflow one"]
     assert {link.attributes[0].value.string_value for link in root.links} == {"resume"}
 
